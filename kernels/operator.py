@@ -1,0 +1,178 @@
+"""The public call: checks, choice of algorithm, autograd. Launches nothing before everything has been checked."""
+
+import torch
+
+from kernels import serial
+from kernels.cell import INTERPRETED
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+ALGORITHMS = ("auto", "serial")
+
+
+def rglru(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None, algorithm="auto", chunk_size=None):
+    """Real-gated linear recurrent unit: h_t = a_t h_{t-1} + sqrt(1 - a_t^2) sigmoid(gate_x_t) x_t.
+
+    With a_t = exp(-8 sigmoid(gate_a_t) softplus(a_param)) (Griffin, arXiv 2402.19427, eqs. 3-6, as recurrentgemma 1.0.1
+    makes them precise). At a reset h_t = sigmoid(gate_x_t) x_t, and the past is selected away, not multiplied by zero.
+
+    Parameters
+    ----------
+    x, gate_x, gate_a : Tensor [B, T, D]
+        Recurrent input and the logits of both gates; float32, bfloat16 or float16, all the same; any strides.
+    a_param : Tensor [D], float32
+        Decay parameter, before softplus.
+    segment_pos : Tensor [B, T], int32 or int64, optional
+        Position in the document: a reset is where it is 0; no other value matters. None: no reset.
+    h0 : Tensor [B, D], float32, optional
+        State before the first token. None: zeros.
+    algorithm : str
+        "serial": one program a row and 64 channels walks through time. "auto": the fastest one that is there.
+    chunk_size : None
+        No algorithm that takes one is there yet.
+
+    Returns
+    -------
+    y : Tensor [B, T, D], x.dtype
+        All states, rounded once.
+    h_last : Tensor [B, D], float32
+        The last state, not rounded through x.dtype; for T = 0 a copy of h0.
+
+    Differentiable once in x, gate_x, gate_a, a_param and h0; the slope of the square root is bounded at 1000.
+    Arithmetic is float32. Inputs are never written to, outputs share no memory with them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, the rule and what came, before anything is launched.
+    RuntimeError
+        Without a GPU and without Triton's interpreter; on a second derivative.
+    """
+    _check(x, gate_x, gate_a, a_param, segment_pos, h0)
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
+    if chunk_size is not None:
+        raise ValueError(f"chunk_size must be None: algorithm {algorithm!r} has no chunks; got {chunk_size!r}")
+    differentiable = torch.is_grad_enabled() and any(
+        v is not None and v.requires_grad for v in (x, gate_x, gate_a, a_param, h0)
+    )
+    y, h_last, _ = _forward(x, gate_x, gate_a, a_param, segment_pos, h0, differentiable)
+    return y, h_last
+
+
+def _check(x, gate_x, gate_a, a_param, segment_pos, h0):
+    """Everything that can be known of the arguments without reading their values."""
+    for name, value in {"x": x, "gate_x": gate_x, "gate_a": gate_a, "a_param": a_param}.items():
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}")
+    if x.dtype not in DTYPES:
+        raise TypeError(f"x must be float32, bfloat16 or float16; got {x.dtype}")
+    if x.ndim != 3:
+        raise ValueError(f"x must have shape [B, T, D]; got {list(x.shape)}")
+    batch, steps, width = x.shape
+    rules = {
+        "x": (x, (batch, steps, width), (x.dtype,)),
+        "gate_x": (gate_x, (batch, steps, width), (x.dtype,)),
+        "gate_a": (gate_a, (batch, steps, width), (x.dtype,)),
+        "a_param": (a_param, (width,), (torch.float32,)),
+        "segment_pos": (segment_pos, (batch, steps), (torch.int32, torch.int64)),
+        "h0": (h0, (batch, width), (torch.float32,)),
+    }
+    for name, (value, shape, dtypes) in rules.items():
+        if value is None:
+            continue
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor or None; got {type(value).__name__}")
+        if value.dtype not in dtypes:
+            raise TypeError(f"{name} must be {' or '.join(map(str, dtypes))}; got {value.dtype}")
+        if value.shape != shape:
+            raise ValueError(f"{name} must have shape {list(shape)}; got {list(value.shape)}")
+        if value.layout is not torch.strided:
+            raise TypeError(f"{name} must be a dense (strided) tensor; got layout {value.layout}")
+        if value.device != x.device:
+            raise ValueError(f"{name} must be on the device of x, {x.device}; got {value.device}")
+    if x.device.type not in (("cpu", "cuda") if INTERPRETED else ("cuda",)):
+        raise RuntimeError(
+            f"x is on {x.device}, but the kernels need a CUDA device; to run on the CPU through Triton's interpreter "
+            "(slow, for tests), set TRITON_INTERPRET=1 before Triton is imported"
+        )
+
+
+@torch.library.custom_op("rglru::forward", mutates_args=())
+def _forward(
+    x: torch.Tensor,
+    gate_x: torch.Tensor,
+    gate_a: torch.Tensor,
+    a_param: torch.Tensor,
+    segment_pos: torch.Tensor | None,
+    h0: torch.Tensor | None,
+    save: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    x, gate_x, gate_a, a_param, segment_pos, h0 = _dense(x, gate_x, gate_a, a_param, segment_pos, h0)
+    if x.numel() == 0:
+        y, h_last, states = _forward_shapes(x, gate_x, gate_a, a_param, segment_pos, h0, save)
+        return y, h_last.zero_() if h0 is None else h_last.copy_(h0), states
+    with _on(x):
+        return serial.forward(x, gate_x, gate_a, a_param, segment_pos, h0, save=save)
+
+
+@_forward.register_fake
+def _forward_shapes(x, gate_x, gate_a, a_param, segment_pos, h0, save):
+    batch, steps, width = x.shape
+    states = (batch, -(-steps // serial.STEPS) if save else 0, width)
+    return (
+        x.new_empty(x.shape),
+        x.new_empty((batch, width), dtype=torch.float32),
+        x.new_empty(states, dtype=torch.float32),
+    )
+
+
+@torch.library.custom_op("rglru::backward", mutates_args=())
+def _backward(
+    x: torch.Tensor,
+    gate_x: torch.Tensor,
+    gate_a: torch.Tensor,
+    a_param: torch.Tensor,
+    segment_pos: torch.Tensor | None,
+    states: torch.Tensor,
+    dy: torch.Tensor,
+    dh_last: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    inputs = _dense(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last)
+    if x.numel() == 0:
+        dx, dgate_x, dgate_a, da_param, dh0 = _backward_shapes(*inputs)
+        return dx, dgate_x, dgate_a, da_param.zero_(), dh0.copy_(dh_last)
+    with _on(x):
+        return serial.backward(*inputs)
+
+
+@_backward.register_fake
+def _backward_shapes(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
+    return (*(x.new_empty(x.shape) for _ in range(3)), torch.empty_like(a_param), torch.empty_like(dh_last))
+
+
+def _setup(ctx, inputs, output):
+    x, gate_x, gate_a, a_param, segment_pos, h0, _ = inputs
+    ctx.save_for_backward(x, gate_x, gate_a, a_param, segment_pos, output[2])
+    ctx.has_h0 = h0 is not None
+
+
+def _differentiate(ctx, dy, dh_last, _):
+    dx, dgate_x, dgate_a, da_param, dh0 = _backward(*ctx.saved_tensors, dy, dh_last)
+    return dx, dgate_x, dgate_a, da_param, None, dh0 if ctx.has_h0 else None, None
+
+
+def _refuse(ctx, *_):
+    raise RuntimeError("rglru has no second derivative: its backward is not differentiable")
+
+
+_forward.register_autograd(_differentiate, setup_context=_setup)
+_backward.register_autograd(_refuse)
+
+
+def _dense(*tensors):
+    return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
+
+
+def _on(x):
+    """Launch on the device of `x`, also where another one is current."""
+    return torch.cuda.device(x.device if x.is_cuda else -1)

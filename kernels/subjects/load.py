@@ -1,0 +1,97 @@
+"""From a name to a subject: built-in, a file's function, a module's function, or an entry point of `rglru.subjects`."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+from dataclasses import replace
+
+from kernels.subjects.subject import Subject
+
+PRODUCTION = ("serial",)
+"""Judged when no --subject is given."""
+BUILT_IN = (*PRODUCTION, "eager", "recurrentgemma")
+ENTRY_POINTS = "rglru.subjects"
+SIGNATURE = "f(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None)"
+
+
+class SubjectError(Exception):
+    """A subject that cannot be loaded; the text says what to do."""
+
+
+class Unavailable(SubjectError):
+    """A built-in subject whose package or checkout is not here."""
+
+
+def load(name: str) -> Subject:
+    """The subject called `name`.
+
+    Parameters
+    ----------
+    name : str
+        A built-in name, "path/to/file.py:function", "package.module:function", or an entry point's name. What is found
+        may be a plain function or a `Subject`.
+
+    Raises
+    ------
+    Unavailable
+        A built-in subject whose package is not installed.
+    SubjectError
+        Anything else that stands in the way, with the fix in one sentence.
+    """
+    if name in BUILT_IN:
+        try:
+            return importlib.import_module(f"kernels.subjects.{name}").SUBJECT
+        except ImportError as error:
+            raise Unavailable(f"{name} needs the package {error.name!r}, which is not installed") from error
+    found = _find(name)
+    if isinstance(found, Subject):
+        return replace(found, name=name)
+    _check_signature(name, found)
+    return Subject(found, name)
+
+
+def _find(name: str):
+    place, _, attribute = name.rpartition(":")
+    if not place:
+        for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+            if entry.name == name:
+                return entry.load()
+        raise SubjectError(
+            f"no subject is called {name!r}: give one of {', '.join(BUILT_IN)}, FILE.py:FUNCTION, MODULE:FUNCTION, or "
+            f"the name of an entry point of the group {ENTRY_POINTS!r}"
+        )
+    if place.endswith(".py"):
+        if not os.path.isfile(place):
+            raise SubjectError(f"{name}: there is no file {place!r} below {os.getcwd()!r}; give its path from there")
+        spec = importlib.util.spec_from_file_location(f"_subject_{os.path.basename(place)[:-3]}", place)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        execute = lambda: spec.loader.exec_module(module)  # noqa: E731
+    else:
+        module = None
+
+        def execute():
+            nonlocal module
+            module = importlib.import_module(place)
+
+    try:
+        execute()
+    except Exception as error:
+        raise SubjectError(f"{name}: importing it failed with {type(error).__name__}: {error}") from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise SubjectError(f"{name}: {place!r} has no {attribute!r}; name a function it defines") from None
+
+
+def _check_signature(name: str, function):
+    if not callable(function):
+        raise SubjectError(f"{name} is a {type(function).__name__}, not a function; its signature must be {SIGNATURE}")
+    try:
+        inspect.signature(function).bind(1, 2, 3, 4, segment_pos=None, h0=None)
+    except TypeError as error:
+        raise SubjectError(f"{name} cannot be called as {SIGNATURE} ({error}); give it that signature") from None
+    except ValueError:  # a builtin without a signature: the first call will tell
+        return

@@ -1,0 +1,77 @@
+"""What an implementation under test declares of itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from oracle import DEFAULT, Profile
+
+DTYPES = ("float32", "bfloat16", "float16")
+AXES = ("B", "T", "D", "strides")
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A known deviation of somebody else's kernel: the named test must go on failing, for this reason."""
+
+    test: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An RG-LRU implementation and its promises.
+
+    Parameters
+    ----------
+    function : callable
+        f(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None) -> (y, h_last) on torch tensors, differentiable by
+        autograd (shapes and dtypes as in `kernels.rglru`).
+    name : str
+        How it is called in reports, and the argument of --subject that loads it.
+    resets, h0, backward : bool
+        Whether it knows segment_pos, an initial state, gradients.
+    dtypes : tuple of str
+        Dtypes of x that it takes.
+    width_multiple, min_length : int
+        Widths D it takes, and the shortest T (0: empty inputs of every kind too).
+    grade, profile
+        The grade it is judged in unless --grade says otherwise, and its arithmetic (`oracle.bounds`).
+    bitwise : set of str
+        Changes that leave its bits alone: other B, T (a longer sequence has the same prefix), D, or "strides". At
+        unchanged shapes and strides every subject is held to equal bits.
+    split : int, optional
+        Calls split at multiples of this, the state handed on, give the bits of one call (forward).
+    tiles : tuple of int
+        Numbers of steps it treats together: lengths around their multiples are drawn often.
+    interpreted : bool
+        Whether it is slow where there is no GPU (Triton's interpreter): small cases are drawn there.
+    deviations : tuple of Deviation
+        The ledger, in the subject's own grade.
+    versions : callable, optional
+        () -> dict of what it was made of, for reports.
+    """
+
+    function: Callable
+    name: str
+    resets: bool = True
+    h0: bool = True
+    backward: bool = True
+    dtypes: tuple[str, ...] = DTYPES
+    width_multiple: int = 1
+    min_length: int = 0
+    grade: str = "accurate"
+    profile: Profile = DEFAULT
+    bitwise: frozenset[str] = frozenset()
+    split: int | None = None
+    tiles: tuple[int, ...] = (8, 16, 64)
+    interpreted: bool = False
+    deviations: tuple[Deviation, ...] = ()
+    versions: Callable[[], dict[str, str]] = field(default=dict)
+
+    def __post_init__(self):
+        for name in self.dtypes:
+            if name not in DTYPES:
+                raise ValueError(f"dtypes must be among {', '.join(DTYPES)}; got {name!r}")
+        for name in self.bitwise:
+            if name not in AXES:
+                raise ValueError(f"bitwise must be among {', '.join(AXES)}; got {name!r}")
