@@ -155,7 +155,7 @@ def _bound(ref: Reference, profile: Profile, grade: str) -> Bounds:
     one = np.ones((batch, 1, width))
     a_next = np.concatenate([ref.a[:, 1:], one], 1) if steps else ref.a
     e_a_next = np.concatenate([e_a[:, 1:], 0 * one], 1) if steps else e_a
-    keep_next = np.concatenate([keep[:, 1:], one[..., :1] > 0], 1) if steps else keep
+    keep_next = np.concatenate([keep[:, 1:], np.ones((batch, 1, 1), bool)], 1) if steps else keep
     majorant, e_g = _scan_error(
         *(v[:, ::-1] for v in (a_next, e_a_next, dy, _flushed(dy))),
         dh_last,

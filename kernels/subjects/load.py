@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
+import sys
 from dataclasses import replace
 
 from kernels.subjects.subject import Subject
@@ -62,28 +63,25 @@ def _find(name: str):
             f"no subject is called {name!r}: give one of {', '.join(BUILT_IN)}, FILE.py:FUNCTION, MODULE:FUNCTION, or "
             f"the name of an entry point of the group {ENTRY_POINTS!r}"
         )
-    if place.endswith(".py"):
-        if not os.path.isfile(place):
-            raise SubjectError(f"{name}: there is no file {place!r} below {os.getcwd()!r}; give its path from there")
-        spec = importlib.util.spec_from_file_location(f"_subject_{os.path.basename(place)[:-3]}", place)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        execute = lambda: spec.loader.exec_module(module)  # noqa: E731
-    else:
-        module = None
-
-        def execute():
-            nonlocal module
-            module = importlib.import_module(place)
-
     try:
-        execute()
+        module = _import_file(place) if place.endswith(".py") else importlib.import_module(place)
     except Exception as error:
         raise SubjectError(f"{name}: importing it failed with {type(error).__name__}: {error}") from error
     try:
         return getattr(module, attribute)
     except AttributeError:
         raise SubjectError(f"{name}: {place!r} has no {attribute!r}; name a function it defines") from None
+
+
+def _import_file(path: str):
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"there is no such file below {os.getcwd()!r}; give its path from there")
+    spec = importlib.util.spec_from_file_location(f"_subject_{os.path.basename(path)[:-3]}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _check_signature(name: str, function):

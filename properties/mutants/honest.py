@@ -1,4 +1,4 @@
-"""Honest plain functions: right by semantics.md at every legal input, in the accurate grade, each by another evaluation.
+"""Honest plain functions: right by semantics.md at every legal input, in the accurate grade, evaluated differently.
 
 `HONEST` names them. Whatever is made of the past, of gate_a or of a_param is selected at resets, in both directions.
 """
@@ -61,7 +61,7 @@ def _loop(x, gate_x, gate_a, a_param, segment_pos, h0, inside: torch.dtype):
     m = torch.where(keep, BoundedSqrt.apply(-torch.expm1(2 * L)), 1.0)
     u = m * torch.sigmoid(gate_x.to(inside)) * x.to(inside)
     if x.shape[1] == 0:
-        return u.to(x.dtype), (h + u.sum(1)).float()  # the empty sum keeps every input in the graph
+        return (u + h[:, None]).to(x.dtype), (h + u.sum(1)).float()  # empty sums keep every input in the graph
     states = []
     for t in range(x.shape[1]):
         h = a[:, t] * torch.where(keep[:, t], h, 0.0) + u[:, t]
@@ -160,24 +160,16 @@ class ByHand(torch.autograd.Function):
         x, gate_x, gate_a, a_param, start, keep, h = ctx.saved_tensors
         i, r, softplus, L, a, z, m = Cell.of(gate_x, gate_a, a_param, keep, ctx.functions)
         if x.shape[1] == 0:
-            return dy, dy, dy, torch.zeros_like(a_param), dh_last.clone(), None, None, None
+            dh0 = dh_last.clone() if ctx.needs_input_grad[4] else None
+            return dy, dy, dy, torch.zeros_like(a_param), dh0, None, None, None
         g = ctx.scan(Steps(a, L, h, keep).reversed(dy.float()), dh_last).flip(1)
         before = torch.cat([start[:, None], h[:, :-1]], 1)
         write = g * i * x.float()
         dL = torch.where(keep, g * before * a - 2 * ctx.functions.exp(2 * L) * write * sqrt_slope(z), 0.0)
         da_param = torch.where(keep, dL * (-C * r) * ctx.functions.sigmoid(a_param), 0.0).sum((0, 1))
-        dh0 = torch.where(keep[:, 0], a[:, 0] * g[:, 0], 0.0)
-        dgate_a = dL * (-C * softplus) * (r * (1 - r))
-        return (
-            (g * m * i).to(x.dtype),
-            (write * m * (1 - i)).to(x.dtype),
-            dgate_a.to(x.dtype),
-            da_param,
-            dh0,
-            None,
-            None,
-            None,
-        )
+        dh0 = torch.where(keep[:, 0], a[:, 0] * g[:, 0], 0.0) if ctx.needs_input_grad[4] else None
+        tokenwise = g * m * i, write * m * (1 - i), dL * (-C * softplus) * (r * (1 - r))
+        return *(v.to(x.dtype) for v in tokenwise), da_param, dh0, None, None, None
 
 
 def _multiply_add(a, h, u):

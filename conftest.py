@@ -1,0 +1,206 @@
+"""Wires pytest: options, Hypothesis profiles, workers to GPUs, subjects to clauses, recording, exit codes."""
+
+import os
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from properties import device
+
+GRADES = ("accurate", "canonical")
+WORKERS_PER_GPU = 8
+"""Most of an example's time is the float64 oracle's on the CPU: several workers keep one GPU in use."""
+DEVICE = pytest.StashKey[str]()
+SEED = pytest.StashKey[int]()
+SUBJECTS = pytest.StashKey[dict]()
+NOTHING_JUDGED = 3
+PROFILES = {"quick": 10, "default": 50, "thorough": 1000}
+
+for name, examples in PROFILES.items():
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("rglru", "RG-LRU conformance")
+    group.addoption(
+        "--subject",
+        action="append",
+        default=[],
+        help="what to judge: a built-in name, FILE.py:FUNCTION, MODULE:FUNCTION or an entry point; repeatable",
+    )
+    group.addoption("--grade", choices=GRADES, help="accurate or canonical; default: each subject's own")
+    group.addoption("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    group.addoption("--clauses", help="only these clauses of the contract, as in 1,2,13")
+    group.addoption("--profile", choices=tuple(PROFILES), default="default", help="how many examples a clause gets")
+    group.addoption("--require-device", action="store_true", help="fail without a CUDA device or when a GPU test skips")
+
+
+def pytest_configure(config):
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker:
+        _use_one_gpu(int(worker.removeprefix("gw")))
+    try:
+        config.stash[DEVICE] = device.choose(config.getoption("device"))
+        if config.getoption("require_device") and config.stash[DEVICE] != "cuda":
+            raise ValueError("--require-device: PyTorch sees no CUDA device")
+        config.stash[SUBJECTS] = _load_subjects(config)
+        config.stash[SEED] = _seed(config)
+        _wanted_clauses(config)
+    except (ValueError, RuntimeError) as error:
+        raise pytest.UsageError(str(error)) from error
+    settings.load_profile(config.getoption("profile"))
+    if worker:
+        import torch
+
+        torch.set_num_threads(1)
+    else:
+        config.pluginmanager.register(Tally(config))
+
+
+def _load_subjects(config) -> dict:
+    from kernels.subjects import PRODUCTION, SubjectError, load
+
+    try:
+        return {name: load(name) for name in config.getoption("subject") or PRODUCTION}
+    except SubjectError as error:
+        raise ValueError(str(error)) from error
+
+
+def _seed(config) -> int:
+    """The seed of the run: given, handed down to a worker, or drawn."""
+    inherited = getattr(config, "workerinput", {}).get("rglru_seed")
+    given = config.getoption("hypothesis_seed", None)
+    return inherited if inherited is not None else int(given) if given else random.SystemRandom().randrange(2**32)
+
+
+def _wanted_clauses(config) -> set[int] | None:
+    given = config.getoption("clauses")
+    try:
+        return {int(number) for number in given.split(",")} if given else None
+    except ValueError:
+        raise ValueError(f"--clauses takes numbers, as in 1,2,13; got {given!r}") from None
+
+
+def pytest_configure_node(node):
+    """xdist: the same seed in every worker."""
+    node.workerinput["rglru_seed"] = node.config.stash[SEED]
+
+
+def pytest_xdist_auto_num_workers(config):
+    """As many workers as cores, but no more than keep the GPUs busy."""
+    cores = len(os.sched_getaffinity(0))
+    if config.getoption("device") == "cpu":
+        return cores
+    import torch
+
+    gpus = torch.cuda.device_count()
+    return min(cores, WORKERS_PER_GPU * gpus) if gpus else cores
+
+
+def _use_one_gpu(worker: int):
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+    if names and names != [""]:
+        os.environ["CUDA_VISIBLE_DEVICES"] = names[worker % len(names)]
+
+
+def pytest_report_header(config):
+    return (
+        f"rglru: device {config.stash[DEVICE]}, profile {config.getoption('profile')}, subjects "
+        f"{', '.join(config.stash[SUBJECTS])}; the same examples again: --hypothesis-seed={config.stash[SEED]}"
+    )
+
+
+def pytest_generate_tests(metafunc):
+    if "session" in metafunc.fixturenames:
+        metafunc.parametrize("session", list(metafunc.config.stash[SUBJECTS]), indirect=True)
+
+
+@pytest.fixture
+def session(request):
+    """A clause's session: the subject of this parameter on the run's device, recorded."""
+    from fuzz.recorder import Recorder
+    from properties.contract import Session
+    from properties.trial import Trial
+
+    config = request.config
+    subject = config.stash[SUBJECTS][request.param]
+    trial = Trial(subject, config.stash[DEVICE], config.getoption("grade") or subject.grade)
+    session = Session(trial, config.stash[SEED], Recorder())
+    yield session
+    request.node.user_properties += [("subject", subject.name), ("grade", trial.grade), *session.report.items()]
+
+
+def pytest_collection_modifyitems(config, items):
+    wanted = _wanted_clauses(config)
+    kept, dropped = [], []
+    for item in items:
+        mark = item.get_closest_marker("clause")
+        if mark is None:
+            keep = not config.getoption("subject") and wanted is None
+        else:
+            keep = wanted is None or mark.args[0] in wanted
+            _expect_known_deviation(config, item)
+        (kept if keep else dropped).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+
+
+def _expect_known_deviation(config, item):
+    subject = config.stash[SUBJECTS][item.callspec.params["session"]]
+    for deviation in subject.deviations:
+        if deviation.test == item.originalname:
+            item.user_properties.append(("known", deviation.reason))
+            item.add_marker(pytest.mark.xfail(reason=deviation.reason, strict=True))
+
+
+class Tally:
+    """Counts what became of the clauses, in the process that reports; decides the exit code where pytest cannot."""
+
+    def __init__(self, config):
+        self.config = config
+        self.outcomes: Counter = Counter()
+        self.not_promised: Counter = Counter()
+        self.skipped_on_device = False
+
+    def pytest_runtest_logreport(self, report):
+        if report.skipped and not hasattr(report, "wasxfail") and "gpu" in report.keywords:
+            self.skipped_on_device = True
+        if "clause" not in report.keywords or (report.when != "call" and report.passed):
+            return
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self.outcomes["not promised"] += 1
+            self.not_promised[str(report.longrepr[2]).removeprefix("Skipped: not promised: ")] += 1
+        elif hasattr(report, "wasxfail"):
+            self.outcomes["known to deviate"] += 1
+        else:
+            self.outcomes["held" if report.passed else "failed"] += 1
+
+    def pytest_sessionfinish(self, session, exitstatus):
+        judged = self.outcomes.total() - self.outcomes["not promised"]
+        asked = self.config.getoption("subject") or self.config.getoption("clauses") or self.outcomes
+        if asked and not judged and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = NOTHING_JUDGED
+        if self.config.getoption("require_device") and self.skipped_on_device and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if self.outcomes:
+            counts = ", ".join(
+                f"{self.outcomes[k]} {k}"
+                for k in ("held", "failed", "known to deviate", "not promised")
+                if self.outcomes[k]
+            )
+            reasons = ", ".join(sorted(self.not_promised))
+            terminalreporter.write_line(f"clauses: {counts}" + (f" ({reasons})" if reasons else ""))

@@ -1,0 +1,1 @@
+"""Kept cases: what failed once, small, durable and replayable."""

@@ -1,0 +1,58 @@
+"""Keeps the example being tried on disk, so that a crash, a hang or a failure leaves it behind."""
+
+import os
+from pathlib import Path
+
+from fuzz.kept import FOUND, Kept, versions
+from oracle import Case
+from properties.contract import Clause
+from properties.strategies import Recipe
+from properties.trial import Trial
+
+
+class Recorder:
+    """One test's recorder, in a process of its own name: workers never write the same file.
+
+    The example at hand is in `running-<process>.json` while it runs; a failing one is renamed to `failing-...` at once,
+    replaced by each smaller one that fails too, and in the end gets the name of its content.
+    """
+
+    def __init__(self, folder: Path = FOUND, replay_options: str = ""):
+        self.folder = folder
+        self.running = folder / f"running-{os.getpid()}.json"
+        self.failing = folder / f"failing-{os.getpid()}.json"
+        self.replay_options = replay_options
+        self.last: Kept | None = None
+        self.current: Kept | None = None
+
+    def begin(self, clause: Clause, trial: Trial, recipe: Recipe, case: Case, params: dict):
+        self.current = Kept(
+            clause=clause.number,
+            test=clause.name,
+            case=case,
+            params=params,
+            subject=trial.subject.name,
+            device=trial.device,
+            grade=trial.grade,
+            recipe=recipe,
+            versions=versions() | trial.subject.versions(),
+        )
+        self.current.write(self.running)
+
+    def end(self):
+        self.running.unlink(missing_ok=True)
+
+    def failed(self, error: BaseException):
+        assert self.current is not None
+        self.last = Kept(**{**self.current.__dict__, "verdict": str(error)})
+        self.last.write(self.failing)
+        self.end()
+
+    def keep(self) -> str | None:
+        """Give the last failing case its lasting name; the command that replays it."""
+        if self.last is None:
+            return None
+        path = self.folder / self.last.file_name
+        os.replace(self.failing, path)
+        shown = os.path.relpath(path)
+        return f"python -m fuzz replay {shown}{self.replay_options}"

@@ -1,0 +1,45 @@
+"""Replay of a kept case: the same clause, on any subject, in any grade, on any device."""
+
+from dataclasses import dataclass
+
+from fuzz.kept import Kept, KeptError
+from kernels.subjects import load
+from properties import test_extremes, test_layout, test_structure, test_values
+from properties.contract import CONTRACT
+from properties.trial import Trial
+
+__all__ = ["Outcome", "replay", "test_extremes", "test_layout", "test_structure", "test_values"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a replay: the clause holds, fails, or is not promised by the subject."""
+
+    holds: bool
+    text: str
+    promised: bool = True
+
+
+def replay(kept: Kept, *, subject: str | None = None, grade: str | None = None, device: str = "cpu") -> Outcome:
+    """Run the clause of `kept` once more on its case and params.
+
+    Raises
+    ------
+    KeptError
+        Where this version has no such clause.
+    kernels.subjects.SubjectError
+        Where the subject cannot be loaded.
+    """
+    clause = CONTRACT.get(kept.test)
+    if clause is None:
+        raise KeptError(f"there is no clause test {kept.test!r} in this version")
+    trial = Trial(load(subject or kept.subject), device, grade or kept.grade)
+    unpromised = clause.missing_promise(trial) or trial.unpromised(kept.case)
+    if unpromised:
+        return Outcome(True, unpromised, promised=False)
+    try:
+        clause.check(trial, kept.case, **kept.params)
+    except AssertionError as error:
+        return Outcome(False, str(error))
+    worst = max(trial.ratios.values(), default=0.0)
+    return Outcome(True, f"holds, worst ratio {worst:.3g}" if trial.ratios else "holds, bit for bit")

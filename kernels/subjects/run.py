@@ -1,0 +1,231 @@
+"""One trip of a case through a subject: tensors laid out in guarded memory, the call, autograd, and the result back."""
+
+import contextlib
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kernels.subjects.subject import Subject
+from oracle import GRADIENTS, Case, Result
+
+TIME_LIMIT = 60.0
+"""Seconds a subject may take for one call and its gradients."""
+GUARD = 64
+"""Elements of guard band before and after every input."""
+INPUTS = ("x", "gate_x", "gate_a", "a_param", "h0")
+"""The differentiable inputs, in the order of the gradients dx, dgate_x, dgate_a, da_param, dh0."""
+LAYOUTS = ("dense", "offset", "time first", "channels first", "sliced", "strided", "expanded")
+"""How an array may lie in memory; "expanded" repeats its first row with stride 0, so all its rows must be equal."""
+
+
+class Misbehaviour(AssertionError):
+    """A subject broke a rule that needs no oracle: wrong shape or dtype, a written input, an exception, no answer."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a subject is called: nothing of it changes what is right.
+
+    Parameters
+    ----------
+    device : str
+        Device of the tensors.
+    layouts : tuple of (name, layout)
+        Layout in memory of arrays of the case; "dense" where not named.
+    requires_grad : tuple of str
+        Differentiable inputs whose gradient is asked for.
+    cuts : tuple of int
+        Steps at which the sequence is cut into calls, h_last of one handed on as h0 of the next.
+    guarded : bool
+        Fill new memory with NaN, and check that inputs and the bands around them stay as they are and that outputs
+        alias nothing.
+    """
+
+    device: str = "cpu"
+    layouts: tuple[tuple[str, str], ...] = ()
+    requires_grad: tuple[str, ...] = INPUTS
+    cuts: tuple[int, ...] = ()
+    guarded: bool = False
+
+
+def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
+    """What `subject` makes of `case`: outputs, and gradients where the case has a cotangent.
+
+    A gradient that autograd reports as absent counts as zero. Memory that the subject leaves unwritten shows as NaN.
+
+    Raises
+    ------
+    Misbehaviour
+        With what is wrong, and the subject's own exception where there is one.
+    """
+    memory = {name: _Memory(name, getattr(case, name), case, call) for name in _present(case)}
+    leaves = {name: memory[name].tensor for name in INPUTS if name in memory}
+    wanted = [name for name in leaves if name in call.requires_grad] if _differentiates(subject, case) else []
+    for name in wanted:
+        leaves[name].requires_grad_()
+    positions = memory["segment_pos"].tensor if "segment_pos" in memory else None
+    with _time_limit(subject.name), _nan_in_new_memory() if call.guarded else contextlib.nullcontext():
+        y, h_last = _forward(subject.function, case, leaves, positions, call.cuts)
+        _check_outputs(y, h_last, leaves["x"])
+        gradients = _gradients(case, y, h_last, leaves, wanted, memory)
+    if call.guarded:
+        _check_aliases({"y": y, "h_last": h_last}, memory)
+        for guarded in memory.values():
+            guarded.check()
+    arrays = {"y": _numpy(y), "h_last": _numpy(h_last)}
+    return Result(**arrays, **{output: _numpy(gradient) for output, gradient in gradients.items()})
+
+
+def _differentiates(subject: Subject, case: Case) -> bool:
+    return subject.backward and case.has_cotangents
+
+
+def _present(case: Case):
+    names = (*INPUTS, "segment_pos", "dy", "dh_last")
+    return [name for name in names if getattr(case, name) is not None]
+
+
+def _forward(function: Callable, case: Case, leaves, positions, cuts):
+    steps = case.shape[1]
+    bounds = [0, *cuts, steps]
+    pieces, state = [], leaves.get("h0")
+    try:
+        for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+            whole = start == 0 and stop == steps
+            part = [leaves[name] if whole else leaves[name][:, start:stop] for name in ("x", "gate_x", "gate_a")]
+            segment_pos = positions if positions is None or whole else positions[:, start:stop]
+            outputs = function(*part, leaves["a_param"], segment_pos=segment_pos, h0=state)
+            y, state = _pair(outputs)
+            pieces.append(y)
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)), state
+    except Misbehaviour:
+        raise
+    except Exception as error:
+        raise Misbehaviour(f"the subject raised {type(error).__name__}: {error}") from error
+
+
+def _pair(outputs):
+    if not (isinstance(outputs, tuple) and len(outputs) == 2 and all(isinstance(v, torch.Tensor) for v in outputs)):
+        raise Misbehaviour(f"the subject must return two tensors, (y, h_last); got {type(outputs).__name__}")
+    return outputs
+
+
+def _check_outputs(y, h_last, x):
+    expected = {"y": (y, x.shape, x.dtype), "h_last": (h_last, (x.shape[0], x.shape[2]), torch.float32)}
+    for name, (output, shape, dtype) in expected.items():
+        if output.shape != shape or output.dtype != dtype or output.device != x.device:
+            raise Misbehaviour(
+                f"{name} must be {dtype} {list(shape)} on {x.device}; "
+                f"got {output.dtype} {list(output.shape)} on {output.device}"
+            )
+
+
+def _check_aliases(outputs, memory):
+    owners = {guarded.buffer.untyped_storage().data_ptr(): name for name, guarded in memory.items()}
+    for name, output in outputs.items():
+        if output.numel():
+            other = owners.setdefault(output.untyped_storage().data_ptr(), name)
+            if other != name:
+                raise Misbehaviour(f"{name} shares memory with {other}: outputs must alias nothing")
+
+
+def _gradients(case: Case, y, h_last, leaves, wanted, memory):
+    if not wanted:
+        return {}
+    pairs = [
+        (output, memory[name].tensor)
+        for output, name in ((y, "dy"), (h_last, "dh_last"))
+        if name in memory and output.requires_grad
+    ]
+    inputs = [leaves[name] for name in wanted]
+    found: tuple = (None,) * len(inputs)
+    if pairs:
+        outputs, cotangents = zip(*pairs, strict=True)
+        try:
+            found = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
+        except Exception as error:
+            raise Misbehaviour(f"the subject's backward raised {type(error).__name__}: {error}") from error
+    gradients = {}
+    for name, leaf, gradient in zip(wanted, inputs, found, strict=True):
+        gradients[GRADIENTS[INPUTS.index(name)]] = torch.zeros_like(leaf) if gradient is None else gradient
+    return gradients
+
+
+class _Memory:
+    """A tensor of the case inside a larger buffer whose every other element must stay as it is."""
+
+    def __init__(self, name: str, array: np.ndarray, case: Case, call: Call):
+        self.name = name
+        layout = dict(call.layouts).get(name, "dense")
+        integer = array.dtype.kind == "i"
+        in_case_dtype = name in ("x", "gate_x", "gate_a", "dy")
+        dtype = {np.dtype("int32"): torch.int32, np.dtype("int64"): torch.int64}.get(
+            array.dtype, getattr(torch, case.dtype) if in_case_dtype else torch.float32
+        )
+        values = torch.from_numpy(array.copy()).to(dtype)
+        if layout == "expanded":
+            values = values[:1]
+        size, strides, offset = _place(layout, tuple(values.shape))
+        # a reset, or NaN, in every element that is not the tensor's: reading one shows
+        buffer = torch.full((size,), 0 if integer else float("nan"), dtype=dtype)
+        torch.as_strided(buffer, values.shape, strides, offset).copy_(values)
+        if layout == "expanded":
+            strides = [0, *strides[1:]]
+        self.buffer = buffer.to(call.device)
+        self.before = self.buffer.clone()
+        self.tensor = torch.as_strided(self.buffer, array.shape, strides, offset)
+
+    def check(self):
+        bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[self.buffer.element_size()]
+        changed = (self.buffer.detach().view(bits) != self.before.view(bits)).nonzero()
+        if len(changed):
+            raise Misbehaviour(f"{self.name} was written to: element {int(changed[0])} of its guarded buffer changed")
+
+
+def _place(layout: str, shape: tuple[int, ...]) -> tuple[int, list[int], int]:
+    """Elements of the buffer, strides and offset of a tensor of `shape` in `layout`."""
+    order = list(range(len(shape)))
+    if layout == "time first" and len(shape) >= 2:
+        order = [1, 0, *order[2:]]
+    if layout == "channels first" and len(shape) >= 2:
+        order = [order[-1], *order[:-1]]
+    padding = 3 if layout == "sliced" else 0
+    step = 2 if layout == "strided" else 1
+    strides, reach = [0] * len(shape), step
+    for axis in reversed(order):
+        strides[axis] = reach
+        reach *= shape[axis] + padding
+    offset = GUARD + (1 if layout == "offset" else 0)
+    return reach + 2 * GUARD + 1, strides, offset
+
+
+def _numpy(tensor) -> np.ndarray:
+    return tensor.detach().cpu().double().numpy()
+
+
+@contextlib.contextmanager
+def _nan_in_new_memory():
+    """torch.empty filled with NaN, so that what a subject leaves unwritten shows."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@contextlib.contextmanager
+def _time_limit(name: str):
+    def expire(*_):
+        raise Misbehaviour(f"{name} gave no answer within {TIME_LIMIT:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,149 @@
+"""The contract's clauses: what each checks, what is drawn for it, and the pytest test that explores it.
+
+A clause is a function check(trial, case, **params). Hypothesis draws the recipe of the case and the params; a replay
+passes stored ones: both run the same function.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pytest
+from hypothesis import Phase, given, settings, target
+from hypothesis import seed as with_seed
+from hypothesis import strategies as st
+
+from oracle import Case
+from properties.strategies import Recipe, Scope, recipes
+from properties.trial import Trial
+
+MOST_SLOW_EXAMPLES = 5
+"""Where an example costs a fraction of a second (interpreted kernels), draw so many times fewer."""
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One property of the contract.
+
+    `draws` are keywords of `strategies.recipes`; `params` maps a name to a strategy made of (case, scope); `needs` names
+    promises of the subject without which the clause says nothing.
+    """
+
+    number: int
+    name: str
+    check: Callable
+    draws: dict[str, Any]
+    params: dict[str, Callable[[Case, Scope], st.SearchStrategy]]
+    needs: tuple[str, ...] = ()
+
+    def missing_promise(self, trial: Trial) -> str | None:
+        """Why the clause does not apply to the trial's subject, or None."""
+        subject = trial.subject
+        for need in self.needs:
+            promised = need in subject.bitwise if need in ("B", "T", "D", "strides") else getattr(subject, need)
+            if promised is False or promised is None:
+                return f"not promised: {_NEEDS[need]}"
+        return None
+
+
+_NEEDS = {
+    "resets": "segment_pos",
+    "h0": "an initial state",
+    "backward": "gradients",
+    "split": "equal bits across splits",
+    "B": "equal bits in a batch of another size",
+    "T": "equal bits in a longer sequence",
+    "D": "equal bits at another width",
+    "strides": "equal bits at other strides",
+}
+
+CONTRACT: dict[str, Clause] = {}
+"""Every clause's test by name, filled as the test modules are imported."""
+
+
+class Recorder(Protocol):
+    """Keeps cases: `begin` before an example is launched, `end` when it held, `keep` when the test failed."""
+
+    def begin(self, clause: Clause, trial: Trial, recipe: Recipe, case: Case, params: dict) -> None: ...
+
+    def end(self) -> None: ...
+
+    def failed(self, error: BaseException) -> None: ...
+
+    def keep(self) -> str | None: ...
+
+
+@dataclass
+class Session:
+    """What a test needs to explore a clause: the trial, the seed of the run, and where cases are kept."""
+
+    trial: Trial
+    seed: int
+    recorder: Recorder
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+def clause(number: int, *, needs=(), params=None, **draws):
+    """Make a check a clause of the contract and the pytest test that explores it (fixture: `session`)."""
+
+    def decorate(check):
+        entry = Clause(number, check.__name__, check, draws, params or {}, needs)
+        CONTRACT[entry.name] = entry
+
+        @pytest.mark.clause(number)
+        def test(session):
+            reason = entry.missing_promise(session.trial)
+            if reason:
+                pytest.skip(reason)
+            explore(entry, session)
+
+        test.__name__ = test.__qualname__ = check.__name__
+        test.__doc__ = check.__doc__
+        test.__module__ = check.__module__
+        return test
+
+    return decorate
+
+
+def explore(entry: Clause, session: Session):
+    """Draw examples until one fails or the profile's number is reached; a failing one is shrunk, kept and shown."""
+    trial, recorder = session.trial, session.recorder
+    profile = settings()
+    examples = max(1, profile.max_examples // (MOST_SLOW_EXAMPLES if trial.slow else 1))
+
+    @with_seed(session.seed)
+    @settings(profile, max_examples=examples, phases=set(Phase) - {Phase.explain}, report_multiple_bugs=False)
+    @given(st.data())
+    def example(data):
+        recipe = data.draw(recipes(trial.scope, **entry.draws), label="recipe")
+        case = recipe.build()
+        drawn = {name: data.draw(make(case, trial.scope), label=name) for name, make in entry.params.items()}
+        recorder.begin(entry, trial, recipe, case, drawn)
+        trial.examples += 1
+        trial.ratios.clear()
+        try:
+            entry.check(trial, case, **drawn)
+        except Exception as error:
+            recorder.failed(error)
+            raise
+        finally:
+            session.report["ratio"] = max(session.report.get("ratio", 0.0), *trial.ratios.values(), 0.0)
+        for name, ratio in trial.ratios.items():
+            target(math.log2(ratio) if ratio > 0 else -60.0, label=name)
+        recorder.end()
+
+    # Hypothesis keys its database by the test's name
+    name = re.sub(r"\W", "_", f"{entry.name}_{trial.subject.name}_{trial.grade}")
+    example.__name__ = example.hypothesis.inner_test.__name__ = name
+    try:
+        example()
+        trial.check_that_it_judged()
+    except AssertionError as error:
+        replay = recorder.keep()
+        session.report["found"] = replay
+        text = f"clause {entry.number}, {entry.name}\nsubject {trial.subject.name}, {trial.grade} grade: {error}"
+        pytest.fail(f"{text}\nreplay: {replay}" if replay else text, pytrace=False)
+    finally:
+        session.report["examples"] = trial.examples

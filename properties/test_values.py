@@ -1,0 +1,82 @@
+"""Clauses 1, 2, 10, 14 and 15: outputs and gradients against the oracle."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from kernels.subjects.run import INPUTS
+from oracle import Case
+from properties.contract import clause
+from properties.strategies import Scope
+from properties.trial import Trial
+
+EVERYWHERE = np.s_[...]
+
+
+@clause(1)
+def test_y_and_h_last_lie_within_their_bounds(trial: Trial, case: Case):
+    """The forward definition itself: every output element within the error an honest kernel may make."""
+    trial.expect_right(case)
+
+
+@clause(2, needs=("backward",), cotangents=("both", "y", "h_last"))
+def test_every_gradient_lies_within_its_bound(trial: Trial, case: Case):
+    """The adjoint: cotangents on y and h_last, each alone and both, reach every input as they should."""
+    trial.expect_right(case)
+
+
+def _sizes(case: Case, scope: Scope):
+    small = [1, 2, 3]
+    tile = case.shape[1]
+    steps = sorted({*small, *(n for k in (1, 2) for n in (k * tile - 1, k * tile, k * tile + 1) if n > 0)})
+    widths = [1, 2, 3, 31, 63, 64, 65, 100, 129]
+    if scope.min_length == 0:
+        steps.append(0)
+    shapes = st.tuples(st.sampled_from([1, 2, 3]), st.sampled_from(steps), st.sampled_from([1, 2, 5]))
+    wide = st.tuples(
+        st.just(1), st.sampled_from([n for n in (1, 2, 3) if n >= scope.min_length]), st.sampled_from(widths)
+    )
+    empty = st.sampled_from([(0, 2, 3), (2, 2, 0), (2, 0, 3), (0, 0, 0)] if scope.min_length == 0 else [(1, 1, 1)])
+    return st.one_of(shapes, wide, empty)
+
+
+@clause(10, cotangents=("both", "absent"), states=("normal", "absent"), params={"size": _sizes}, overrides=False)
+def test_every_size_is_right(trial: Trial, case: Case, size):
+    """T = 1, D = 1, odd widths, widths and lengths around every tile, and empty sizes (T = 0: h_last is h0)."""
+    rows, steps, units = size
+    multiple = trial.subject.width_multiple
+    width = -(-units // multiple) * multiple
+    index = {"rows": np.arange(rows) % max(case.shape[0], 1)}
+    index["steps"] = np.arange(steps) % max(case.shape[1], 1)
+    index["channels"] = np.arange(width) % max(case.shape[2], 1)
+    trial.expect_right(case.take(**index))
+
+
+@clause(
+    14,
+    decays=("long",),
+    gates=("normal", "closed"),
+    resets=("absent", "first"),
+    states=("large", "normal"),
+    cotangents=("both",),
+    scales=(0,),
+    long=True,
+    overrides=False,
+)
+def test_a_long_memory_is_carried_over_every_border(trial: Trial, case: Case):
+    """Decays between 0.9 and 0.9999 over many tiles: a carry that is lost, stale or rounded anywhere shows."""
+    trial.expect_right(case)
+
+
+def _subsets(case: Case, scope: Scope):
+    names = [name for name in INPUTS if getattr(case, name) is not None]
+    return st.sets(st.sampled_from(names)).map(lambda chosen: sorted(chosen, key=names.index))
+
+
+@clause(15, cotangents=("both", "y", "h_last"), params={"requires_grad": _subsets})
+def test_optional_arguments_and_any_subset_of_gradients(trial: Trial, case: Case, requires_grad):
+    """segment_pos and h0 given or not, any inputs requiring a gradient, any outputs used: the rest stays as it is."""
+    forward = trial.expect_right(case.replace(dy=None, dh_last=None))
+    result = trial.expect_right(case, requires_grad=tuple(requires_grad))
+    trial.expect_same(
+        result, forward, "outputs must not depend on which gradients are wanted", y=EVERYWHERE, h_last=EVERYWHERE
+    )

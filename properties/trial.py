@@ -1,0 +1,117 @@
+"""A trial: one subject on one device in one grade, tried on the examples of one clause."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kernels.subjects import Subject
+from kernels.subjects.run import Call, Misbehaviour, run
+from oracle import Case, Result, Verdict, judge
+from properties.strategies import Scope
+
+MOST_UNJUDGED = 0.05
+"""Share of elements that may be unjudged before a test says nothing."""
+
+
+class Failure(AssertionError):
+    """A clause that does not hold for a case; the text says where and by how much."""
+
+
+@dataclass
+class Trial:
+    """Runs a subject and holds it to account; every clause gets one.
+
+    Parameters
+    ----------
+    subject, device, grade
+        What is tried, where, and by which bound ("accurate" or "canonical").
+    """
+
+    subject: Subject
+    device: str = "cpu"
+    grade: str = "accurate"
+    elements: int = 0
+    unjudged: int = 0
+    examples: int = 0
+    ratios: Counter = field(default_factory=Counter)
+
+    @property
+    def slow(self) -> bool:
+        """Whether one example costs so much that few and small ones are drawn."""
+        return self.subject.interpreted and self.device == "cpu"
+
+    @property
+    def scope(self) -> Scope:
+        """What may be drawn for this subject here."""
+        tile = max(self.subject.tiles)
+        if self.device != "cpu":
+            size = {"max_rows": 4, "max_steps": max(300, 2 * tile + 1), "max_width": 150, "max_long": 3000}
+        elif self.slow:
+            size = {"max_rows": 2, "max_steps": 2 * tile + 1, "max_width": 5, "max_long": 4 * tile + 1}
+        else:
+            size = {"max_rows": 3, "max_steps": 70, "max_width": 9, "max_long": 260}
+        size["max_width"] = max(1, size["max_width"] // self.subject.width_multiple)
+        promises = ("dtypes", "resets", "h0", "width_multiple", "min_length", "tiles")
+        return Scope(**{name: getattr(self.subject, name) for name in promises}, **size)
+
+    def unpromised(self, case: Case) -> str | None:
+        """Which promise `case` asks for that the subject does not make, or None."""
+        subject = self.subject
+        _, steps, width = case.shape
+        reasons = {
+            f"dtype {case.dtype}": case.dtype not in subject.dtypes,
+            "segment_pos": case.segment_pos is not None and not subject.resets,
+            "an initial state": case.h0 is not None and not subject.h0,
+            f"width {width}": width % subject.width_multiple != 0,
+            f"length {steps}": steps < subject.min_length,
+        }
+        return next((f"not promised: {what}" for what, missing in reasons.items() if missing), None)
+
+    def run(self, case: Case, **call) -> Result:
+        """The subject's outputs, and gradients where the case has a cotangent; keywords are those of `Call`."""
+        return run(self.subject, case, Call(device=self.device, **call))
+
+    def judge(self, case: Case, result: Result) -> Verdict:
+        """Fail unless every output of `result` lies within its bound."""
+        verdict = judge(case, result, profile=self.subject.profile, grade=self.grade)
+        self.elements += verdict.elements
+        self.unjudged += verdict.unjudged
+        for output in verdict.outputs:
+            self.ratios[output.name] = max(self.ratios[output.name], output.ratio)
+        if not verdict.holds:
+            raise Failure(str(verdict))
+        return verdict
+
+    def expect_right(self, case: Case, **call) -> Result:
+        """Run and judge."""
+        result = self.run(case, **call)
+        self.judge(case, result)
+        return result
+
+    def expect_same(self, got: Result, wanted: Result, why: str, **where):
+        """Fail unless outputs are equal bit for bit (+0 = -0, NaN = NaN), each at the index given for it by name.
+
+        Outputs that `where` does not name are not compared.
+        """
+        for name, index in where.items():
+            left, right = getattr(got, name), getattr(wanted, name)
+            if left is None or right is None:
+                continue
+            left, right = left[index], right[index]
+            different = ~((left == right) | (np.isnan(left) & np.isnan(right)))
+            if different.any():
+                at = tuple(int(i) for i in np.argwhere(different)[0])
+                self.ratios[name] = np.inf
+                raise Failure(
+                    f"{name} is not the same bit for bit: {why}. {int(different.sum())} of {different.size} elements "
+                    f"differ; the first at {list(at)}: {left[at]!r} instead of {right[at]!r}"
+                )
+
+    def check_that_it_judged(self):
+        """Fail where so much may overflow that the examples say nothing."""
+        if self.unjudged > MOST_UNJUDGED * self.elements:
+            raise Failure(f"vacuous: {self.unjudged} of {self.elements} elements could not be judged")
+
+
+__all__ = ["Failure", "Misbehaviour", "Trial"]
