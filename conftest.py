@@ -5,7 +5,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from properties import device
 
@@ -24,6 +24,8 @@ for name, examples in PROFILES.items():
         max_examples=examples,
         deadline=None,
         suppress_health_check=list(HealthCheck),
+        phases=set(Phase) - {Phase.explain},
+        report_multiple_bugs=False,
         print_blob=False,
     )
 

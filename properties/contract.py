@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pytest
-from hypothesis import Phase, given, settings, target
+from hypothesis import given, settings, target
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ from oracle import Case
 from properties.strategies import Recipe, Scope, recipes
 from properties.trial import Trial
 
-MOST_SLOW_EXAMPLES = 5
+FEWER_IF_SLOW = 5
 """Where an example costs a fraction of a second (interpreted kernels), draw so many times fewer."""
 
 
@@ -108,13 +108,31 @@ def clause(number: int, *, needs=(), params=None, **draws):
 
 
 def explore(entry: Clause, session: Session):
-    """Draw examples until one fails or the profile's number is reached; a failing one is shrunk, kept and shown."""
+    """Hold the trial's subject to a clause as a pytest test: a failing case is shrunk, kept and shown."""
+    failure = None
+    try:
+        search(entry, session, settings())
+    except AssertionError as error:
+        failure = error
+    except BaseException:
+        session.recorder.keep()
+        raise
+    finally:
+        session.report["examples"] = session.trial.examples
+    if failure is not None:
+        trial, replay = session.trial, session.recorder.keep()
+        session.report["found"] = replay
+        text = f"clause {entry.number}, {entry.name}\nsubject {trial.subject.name}, {trial.grade} grade: {failure}"
+        pytest.fail(f"{text}\nreplay: {replay}" if replay else text, pytrace=False)
+
+
+def search(entry: Clause, session: Session, profile: settings):
+    """Draw examples until one fails or the profile's number is reached; raise what the smallest failing one raised."""
     trial, recorder = session.trial, session.recorder
-    profile = settings()
-    examples = max(1, profile.max_examples // (MOST_SLOW_EXAMPLES if trial.slow else 1))
+    examples = max(1, profile.max_examples // (FEWER_IF_SLOW if trial.slow else 1))
 
     @with_seed(session.seed)
-    @settings(profile, max_examples=examples, phases=set(Phase) - {Phase.explain}, report_multiple_bugs=False)
+    @settings(profile, max_examples=examples)
     @given(st.data())
     def example(data):
         recipe = data.draw(recipes(trial.scope, **entry.draws), label="recipe")
@@ -137,13 +155,5 @@ def explore(entry: Clause, session: Session):
     # Hypothesis keys its database by the test's name
     name = re.sub(r"\W", "_", f"{entry.name}_{trial.subject.name}_{trial.grade}")
     example.__name__ = example.hypothesis.inner_test.__name__ = name
-    try:
-        example()
-        trial.check_that_it_judged()
-    except AssertionError as error:
-        replay = recorder.keep()
-        session.report["found"] = replay
-        text = f"clause {entry.number}, {entry.name}\nsubject {trial.subject.name}, {trial.grade} grade: {error}"
-        pytest.fail(f"{text}\nreplay: {replay}" if replay else text, pytrace=False)
-    finally:
-        session.report["examples"] = trial.examples
+    example()
+    trial.check_that_it_judged()

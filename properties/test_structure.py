@@ -162,6 +162,8 @@ def _tokens_or_states(case: Case, scope: Scope):
 )
 def test_non_finite_values_spread_up_to_the_next_reset_and_no_further(trial: Trial, case: Case, step, name, kind):
     """The table of non-finite values: what must be NaN or infinite is, and everything else keeps its bound."""
+    if name == "a_param":  # no token may use it
+        case = case.replace(segment_pos=np.zeros(case.shape[:2], np.int64))
     here = np.zeros(case.shape[1], bool)
     here[step] = True
     changed = poison(case, kind, (name,), steps=here)
@@ -261,6 +263,11 @@ def _same_part(trial: Trial, got: Result, whole: Result, name: str, left, right,
     trial.expect_same(part, Result(**{name: getattr(whole, name)[right]}), why, **{name: WHOLE})
 
 
+def _powers(case: Case, scope: Scope):
+    # float16 x has values that a smaller power would make subnormal
+    return st.integers(0 if case.dtype == "float16" else -6, 6)
+
+
 @clause(
     8,
     decays=("mixed", "typical"),
@@ -268,7 +275,7 @@ def _same_part(trial: Trial, got: Result, whole: Result, name: str, left, right,
     scales=(0,),
     cotangents=EVERY_COTANGENT,
     overrides=False,
-    params={"power": lambda case, scope: st.integers(-6, 6), "sign": lambda case, scope: st.sampled_from((1.0, -1.0))},
+    params={"power": _powers, "sign": lambda case, scope: st.sampled_from((1.0, -1.0))},
 )
 def test_outputs_are_linear_in_x_and_h0_and_gradients_in_the_cotangents(trial: Trial, case: Case, power, sign):
     """Times a power of two nothing rounds differently: outputs scale bit for bit while every value is normal."""
@@ -294,7 +301,7 @@ def _expect_scaled(trial: Trial, got: Result, original: Result, factor: float, n
         if before is None:
             continue
         wanted = before * factor
-        normal = (np.minimum(np.abs(before), np.abs(wanted)) >= smallest) & (np.abs(wanted) <= largest)
+        normal = (np.minimum(np.abs(before), np.abs(wanted)) > smallest) & (np.abs(wanted) <= largest)
         why = f"{what} were multiplied by {factor}"
         trial.expect_same(Result(**{name: after}), Result(**{name: wanted}), why, **{name: normal})
 

@@ -105,7 +105,7 @@ class Trial:
                 self.ratios[name] = np.inf
                 raise Failure(
                     f"{name} is not the same bit for bit: {why}. {int(different.sum())} of {different.size} elements "
-                    f"differ; the first at {list(at)}: {left[at]!r} instead of {right[at]!r}"
+                    f"differ; the first at {list(at)}: {float(left[at])!r} instead of {float(right[at])!r}"
                 )
 
     def check_that_it_judged(self):

@@ -194,6 +194,7 @@ def test_elements_that_may_overflow_are_counted_and_not_judged():
         y[0, 1] = value
         verdict = verdict_on(case, y=y)
         assert verdict.holds
+        assert verdict.ratio == 0
         assert verdict.unjudged == 1
         assert verdict.elements == 4
         assert "1 of 4 elements not judged" in str(verdict)
@@ -243,6 +244,7 @@ NON_FINITE = [
     ("h0", (0, 0), NAN, {}, "XXX...", "......", "......", "XXX...", "X", "."),
     ("h0", (0, 0), INF, {}, "XXX...", "......", "......", "XXX...", "X", "."),
     ("h0", (0, 0), NAN, {"segment_pos": [[0, 1, 1, 0, 1, 1]]}, "......", "......", "......", "......", ".", "."),
+    ("dy", X1, NAN, {"segment_pos": [[0, 1, 1, 0, 1, 1]]}, "......", "XX....", "XX....", ".X....", "X", "."),
     ("dh_last", (0, 0), NAN, {}, "......", "...XXX", "...XXX", "....XX", "X", "."),
     ("a_param", (0,), NAN, {"segment_pos": [[0] * 6]}, "......", "......", "......", "......", ".", "."),
     ("gate_x", X1, INF, {}, "......", "......", "......", "......", ".", "."),

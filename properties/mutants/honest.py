@@ -238,7 +238,7 @@ class Segments(NamedTuple):
         b = torch.where(self.whole, self.a * older.b + self.b, self.b)
         return Segments(self.a * older.a, b, self.whole & older.whole)
 
-    def __add__(self, later: Segments) -> Segments:
+    def then(self, later: Segments) -> Segments:
         return Segments(*(torch.cat(pair, 1) for pair in zip(self, later, strict=True)))
 
 
@@ -247,7 +247,7 @@ def doubling(steps: Steps, start: Tensor) -> Tensor:
     window, distance = Segments.of(steps, start), 1
     while distance < steps.u.shape[1]:
         older, newer = window.at(slice(None, -distance)), window.at(slice(distance, None))
-        window, distance = window.at(slice(distance)) + newer.after(older), 2 * distance
+        window, distance = window.at(slice(distance)).then(newer.after(older)), 2 * distance
     return window.b
 
 
@@ -260,7 +260,7 @@ def sweeps(steps: Steps, start: Tensor) -> Tensor:
             return tokens
         even, odd = tokens.at(slice(0, None, 2)), tokens.at(slice(1, None, 2))
         at_odd = prefixes(odd.after(even.at(slice(n // 2))))
-        at_even = even.at(slice(1)) + even.at(slice(1, None)).after(at_odd.at(slice((n - 1) // 2)))
+        at_even = even.at(slice(1)).then(even.at(slice(1, None)).after(at_odd.at(slice((n - 1) // 2))))
         in_order = [torch.empty_like(v) for v in tokens]
         for whole, evens, odds in zip(in_order, at_even, at_odd, strict=True):
             whole[:, 0::2], whole[:, 1::2] = evens, odds
@@ -283,7 +283,7 @@ def _honest(name: str, what: str, run: Callable) -> Callable:
 
 
 def _looping(name: str, what: str, inside: torch.dtype) -> Callable:
-    return _honest(name, what, lambda *inputs: _loop(*inputs, inside))
+    return _honest(name, what, partial(_loop, inside=inside))
 
 
 def _by_hand(name: str, what: str, scan: Callable, functions: Functions = TORCH) -> Callable:

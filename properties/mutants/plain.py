@@ -155,7 +155,7 @@ def _storage_from(v: Tensor, offset: int) -> Tensor:
 def _as_if_dense(v: Tensor) -> Tensor:
     if not v.numel():
         return v
-    memory = _storage_from(v, v.storage_offset())
+    memory = _storage_from(v, int(v.storage_offset()))
     return memory[torch.arange(v.numel(), device=v.device) % len(memory)].view(v.shape)
 
 
@@ -164,7 +164,7 @@ def _right_behind(v: Tensor) -> Tensor:
     if not v.numel():
         return v.detach().flatten()
     last = sum((n - 1) * stride for n, stride in zip(v.shape, v.stride(), strict=True))
-    return _storage_from(v, v.storage_offset() + last + 1)[:1]
+    return _storage_from(v, int(v.storage_offset()) + last + 1)[:1]
 
 
 # ----------------------------------------------------------------------------------------------------- semantics
