@@ -1,6 +1,6 @@
 """The definition of a right RG-LRU: float64 reference, exact mpmath twin, derived error bounds, verdicts.
 
-This package knows the mathematics and nothing of torch, Hypothesis or pytest. Everyone may import it; it imports nobody.
+It knows the mathematics and nothing of torch, Hypothesis or pytest. Everyone may import it; it imports nobody.
 """
 
 from oracle.bounds import DEFAULT, FAST, GRADES, LIBM, Bounds, Profile, bound

@@ -157,7 +157,7 @@ def forward(arrays: dict[str, np.ndarray], reset: np.ndarray, numbers: Arithmeti
     return y, state, tape
 
 
-def _adjoint(arrays: dict[str, np.ndarray], tape: np.ndarray, numbers: Arithmetic) -> dict[str, np.ndarray]:
+def _adjoint(arrays: dict[str, np.ndarray], tape: Any, numbers: Arithmetic) -> dict[str, np.ndarray]:
     """Reverse mode by the chain rule, with the derivative of sqrt(z) bounded."""
     zero, flattest = numbers.number(0.0), 1 / numbers.number(MAX_SQRT_GRADIENT) ** 2
     dx, dgate_x, dgate_a = (np.empty(tape.shape, object) for _ in range(3))

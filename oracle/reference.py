@@ -16,8 +16,8 @@ MAX_SQRT_GRADIENT = 1000.0
 class Reference:
     """Forward and adjoint values in float64, [B, T, D] unless said.
 
-    At a reset everything made of the past, of gate_a or of a_param is selected, whatever the inputs hold: there r = 1/2,
-    softplus_p = 0, a = 0, m = 1, h_prev = 0, dL = 0.
+    At a reset everything made of the past, of gate_a or of a_param is selected, whatever the inputs hold: there
+    r = 1/2, softplus_p = 0, a = 0, m = 1, h_prev = 0, dL = 0.
     """
 
     case: Case

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings, target
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
+from hypothesis.errors import FlakyFailure
 
 from oracle import Case
 from properties.strategies import Recipe, Scope, recipes
-from properties.trial import Trial
+from properties.trial import Failure, Trial
 
 FEWER_IF_SLOW = 5
 """Where an example costs a fraction of a second (interpreted kernels), draw so many times fewer."""
@@ -27,8 +28,8 @@ FEWER_IF_SLOW = 5
 class Clause:
     """One property of the contract.
 
-    `draws` are keywords of `strategies.recipes`; `params` maps a name to a strategy made of (case, scope); `needs` names
-    promises of the subject without which the clause says nothing.
+    `draws` are keywords of `strategies.recipes`; `params` maps a name to a strategy made of (case, scope); `needs`
+    names promises of the subject without which the clause says nothing.
     """
 
     number: int
@@ -155,5 +156,9 @@ def search(entry: Clause, session: Session, profile: settings):
     # Hypothesis keys its database by the test's name
     name = re.sub(r"\W", "_", f"{entry.name}_{trial.subject.name}_{trial.grade}")
     example.__name__ = example.hypothesis.inner_test.__name__ = name
-    example()
+    try:
+        example()
+    except FlakyFailure as error:
+        first = error.exceptions[0]
+        raise Failure(f"the same example failed once and held when it was repeated. The failure was: {first}") from None
     trial.check_that_it_judged()

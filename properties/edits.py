@@ -11,7 +11,7 @@ TOKENS = ("x", "gate_x", "gate_a")
 
 
 def poison(case: Case, kind: str, names, *, rows=None, steps=None, channels=None) -> Case:
-    """The case with elements of the arrays `names` replaced, where the boolean masks given for its axes are all true."""
+    """The case with elements of the arrays `names` replaced where the boolean masks given for axes all hold."""
     masks = {"B": rows, "T": steps, "D": channels}
     changes = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Strategies for cases: seeded bulk values plus drawn overrides, at the shapes and in the regimes where kernels break."""
+"""Strategies for cases: seeded bulk values plus drawn overrides, at shapes and in regimes where kernels break."""
 
 from dataclasses import asdict, dataclass, replace
 

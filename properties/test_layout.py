@@ -11,7 +11,7 @@ from properties.strategies import Scope
 from properties.trial import Trial
 
 WHOLE = np.s_[...]
-EVERY_OUTPUT = {name: WHOLE for name in ("y", "h_last", "dx", "dgate_x", "dgate_a", "da_param", "dh0")}
+EVERY_OUTPUT = dict.fromkeys(("y", "h_last", "dx", "dgate_x", "dgate_a", "da_param", "dh0"), WHOLE)
 LAID_OUT = (*INPUTS, "segment_pos", "dy", "dh_last")
 
 
@@ -35,12 +35,21 @@ def _with_equal_rows(case: Case, layouts) -> Case:
     return case.replace(**repeated)
 
 
-@clause(11, cotangents=("both", "y", "absent"), params={"layouts": _layouts})
-def test_any_strides_are_right_and_memory_around_is_left_alone(trial: Trial, case: Case, layouts):
+@clause(
+    11,
+    cotangents=("both", "y", "absent"),
+    params={"layouts": _layouts, "zero": lambda case, scope: st.booleans()},
+)
+def test_any_strides_are_right_and_memory_around_is_left_alone(trial: Trial, case: Case, layouts, zero):
     """Transposed, sliced, strided, offset and expanded inputs and cotangents, in guarded memory.
 
-    Outputs are written whole (new memory is NaN), inputs and the bands around them never, and outputs alias nothing.
+    Outputs are written whole (new memory is NaN), inputs and the bands around them never, and outputs alias nothing,
+    also where x and h0 are zero and y could be x.
     """
+    if zero:
+        case = case.replace(
+            **{name: np.zeros_like(v) for name in ("x", "h0") if (v := getattr(case, name)) is not None}
+        )
     layouts = tuple((name, layout) for name, layout in layouts)
     trial.expect_right(_with_equal_rows(case, layouts), layouts=layouts, guarded=True)
 

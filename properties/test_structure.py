@@ -1,5 +1,7 @@
 """Clauses 3 to 9: what a recurrence with resets must keep, whatever its values."""
 
+import itertools
+
 import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -58,7 +60,7 @@ def test_packed_documents_are_documents_run_alone(trial: Trial, case: Case, star
     packed = case.replace(segment_pos=np.broadcast_to(positions, (rows, steps)).copy())
     together = trial.expect_right(packed)
     alone = []
-    for start, stop in zip(borders[:-1], borders[1:], strict=True):
+    for start, stop in itertools.pairwise(borders):
         document = packed.take(steps=slice(start, stop))
         if stop < steps and document.dh_last is not None:
             document = document.replace(dh_last=np.zeros_like(document.dh_last))
@@ -70,7 +72,7 @@ def test_packed_documents_are_documents_run_alone(trial: Trial, case: Case, star
     }
     trial.judge(packed, Result(**joined, h_last=alone[-1].h_last))
     if "T" in trial.subject.bitwise:
-        index = {name: WHOLE for name in joined}
+        index = dict.fromkeys(joined, WHOLE)
         trial.expect_same(together, Result(**joined), f"documents {borders} packed against alone", **index)
 
 
@@ -209,7 +211,7 @@ def test_a_row_does_not_depend_on_other_rows(trial: Trial, case: Case, row, kind
         changed = changed.replace(
             segment_pos=np.where(others[:, None], 1 - np.sign(case.segment_pos), case.segment_pos)
         )
-    same = {name: np.s_[row] for name in ("y", "h_last", "dx", "dgate_x", "dgate_a", "dh0")}
+    same = dict.fromkeys(("y", "h_last", "dx", "dgate_x", "dgate_a", "dh0"), np.s_[row])
     trial.expect_same(trial.run(changed), trial.run(case), f"rows other than {row} were replaced ({kind})", **same)
 
 
@@ -218,7 +220,7 @@ def test_a_channel_does_not_depend_on_other_channels(trial: Trial, case: Case, c
     """Whatever the other channels hold, NaN included, a channel keeps its bits, da_param too."""
     others = all_but(case.shape[2], channel)
     changed = poison(case, kind, (*TOKENS, "a_param", "dy", "h0", "dh_last"), channels=others)
-    same = {name: np.s_[..., channel] for name in ("y", "h_last", "dx", "dgate_x", "dgate_a", "da_param", "dh0")}
+    same = dict.fromkeys(("y", "h_last", "dx", "dgate_x", "dgate_a", "da_param", "dh0"), np.s_[..., channel])
     why = f"channels other than {channel} were replaced ({kind})"
     trial.expect_same(trial.run(changed), trial.run(case), why, **same)
 
@@ -324,7 +326,7 @@ def test_only_zero_in_segment_pos_matters(trial: Trial, case: Case, positions, b
     """Any other position, negative or beyond 32 bits, is no reset; int32 and int64 mean the same."""
     filler = np.resize(np.array(positions, np.int64), case.shape[:2])
     other = np.where(case.reset, 0, filler)
-    same = {name: WHOLE for name in ("y", "h_last", "dx", "dgate_x", "dgate_a", "da_param", "dh0")}
+    same = dict.fromkeys(("y", "h_last", "dx", "dgate_x", "dgate_a", "da_param", "dh0"), WHOLE)
     original = trial.run(case)
     for segment_pos, what in (
         (other, f"int64 positions {positions}"),

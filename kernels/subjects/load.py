@@ -77,7 +77,8 @@ def _import_file(path: str):
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no such file below {os.getcwd()!r}; give its path from there")
     spec = importlib.util.spec_from_file_location(f"_subject_{os.path.basename(path)[:-3]}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

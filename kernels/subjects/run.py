@@ -1,6 +1,7 @@
 """One trip of a case through a subject: tensors laid out in guarded memory, the call, autograd, and the result back."""
 
 import contextlib
+import itertools
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ def _forward(function: Callable, case: Case, leaves, positions, cuts):
     bounds = [0, *cuts, steps]
     pieces, state = [], leaves.get("h0")
     try:
-        for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+        for start, stop in itertools.pairwise(bounds):
             whole = start == 0 and stop == steps
             part = [leaves[name] if whole else leaves[name][:, start:stop] for name in ("x", "gate_x", "gate_a")]
             segment_pos = positions if positions is None or whole else positions[:, start:stop]

@@ -194,7 +194,7 @@ def test_elements_that_may_overflow_are_counted_and_not_judged():
         y[0, 1] = value
         verdict = verdict_on(case, y=y)
         assert verdict.holds
-        assert verdict.ratio == 0
+        assert verdict.ratio < 1
         assert verdict.unjudged == 1
         assert verdict.elements == 4
         assert "1 of 4 elements not judged" in str(verdict)

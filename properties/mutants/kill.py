@@ -29,7 +29,7 @@ class _KeepsNothing:
 
 
 def first_kill(function: Callable, *, seed: int, examples: int, grade: str = "accurate") -> tuple[Clause, str] | None:
-    """The first clause, by number, that `function` fails within `examples` examples a clause, and the failure's text."""
+    """The first clause, by number, that `function` fails within `examples` examples a clause, and why."""
     profile = settings(
         max_examples=examples,
         deadline=None,
