@@ -6,7 +6,7 @@ passes stored ones: both run the same function.
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ FEWER_IF_SLOW = 5
 class Clause:
     """One property of the contract.
 
+    `always` gives (recipe, params) that are tried before any is drawn: the few that matter most, by name not by luck.
     `draws` are keywords of `strategies.recipes`; `params` maps a name to a strategy made of (case, scope); `needs`
     names promises of the subject without which the clause says nothing.
     """
@@ -38,6 +39,7 @@ class Clause:
     draws: dict[str, Any]
     params: dict[str, Callable[[Case, Scope], st.SearchStrategy]]
     needs: tuple[str, ...] = ()
+    always: Callable[[Scope], Iterable[tuple[Recipe, dict]]] = lambda scope: ()
 
     def missing_promise(self, trial: Trial) -> str | None:
         """Why the clause does not apply to the trial's subject, or None."""
@@ -86,11 +88,11 @@ class Session:
     report: dict[str, Any] = field(default_factory=dict)
 
 
-def clause(number: int, *, needs=(), params=None, **draws):
+def clause(number: int, *, needs=(), params=None, always=lambda scope: (), **draws):
     """Make a check a clause of the contract and the pytest test that explores it (fixture: `session`)."""
 
     def decorate(check):
-        entry = Clause(number, check.__name__, check, draws, params or {}, needs)
+        entry = Clause(number, check.__name__, check, draws, params or {}, needs, always)
         CONTRACT[entry.name] = entry
 
         @pytest.mark.clause(number)
@@ -128,9 +130,14 @@ def explore(entry: Clause, session: Session):
 
 
 def search(entry: Clause, session: Session, profile: settings):
-    """Draw examples until one fails or the profile's number is reached; raise what the smallest failing one raised."""
-    trial, recorder = session.trial, session.recorder
+    """Try what is always tried, then draw examples until one fails or the profile's number is reached.
+
+    Raises what the smallest failing one raised.
+    """
+    trial = session.trial
     examples = max(1, profile.max_examples // (FEWER_IF_SLOW if trial.slow else 1))
+    for recipe, params in entry.always(trial.scope):
+        attempt(entry, session, recipe, recipe.build(), params)
 
     @with_seed(session.seed)
     @settings(profile, max_examples=examples)
@@ -139,19 +146,9 @@ def search(entry: Clause, session: Session, profile: settings):
         recipe = data.draw(recipes(trial.scope, **entry.draws), label="recipe")
         case = recipe.build()
         drawn = {name: data.draw(make(case, trial.scope), label=name) for name, make in entry.params.items()}
-        recorder.begin(entry, trial, recipe, case, drawn)
-        trial.examples += 1
-        trial.ratios.clear()
-        try:
-            entry.check(trial, case, **drawn)
-        except Exception as error:
-            recorder.failed(error)
-            raise
-        finally:
-            session.report["ratio"] = max(session.report.get("ratio", 0.0), *trial.ratios.values(), 0.0)
+        attempt(entry, session, recipe, case, drawn)
         for name, ratio in trial.ratios.items():
             target(math.log2(ratio) if ratio > 0 else -60.0, label=name)
-        recorder.end()
 
     # Hypothesis keys its database by the test's name
     name = re.sub(r"\W", "_", f"{entry.name}_{trial.subject.name}_{trial.grade}")
@@ -162,3 +159,19 @@ def search(entry: Clause, session: Session, profile: settings):
         first = error.exceptions[0]
         raise Failure(f"the same example failed once and held when it was repeated. The failure was: {first}") from None
     trial.check_that_it_judged()
+
+
+def attempt(entry: Clause, session: Session, recipe: Recipe, case: Case, params: dict):
+    """One example: on disk before it is launched, kept as failing when it fails."""
+    trial, recorder = session.trial, session.recorder
+    recorder.begin(entry, trial, recipe, case, params)
+    trial.examples += 1
+    trial.ratios.clear()
+    try:
+        entry.check(trial, case, **params)
+    except Exception as error:
+        recorder.failed(error)
+        raise
+    finally:
+        session.report["ratio"] = max(session.report.get("ratio", 0.0), *trial.ratios.values(), 0.0)
+    recorder.end()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kernels.subjects.run import INPUTS
 from oracle import Case
 from properties.contract import clause
-from properties.strategies import Scope
+from properties.strategies import Recipe, Scope
 from properties.trial import Trial
 
 EVERYWHERE = np.s_[...]
@@ -25,24 +25,34 @@ def test_every_gradient_lies_within_its_bound(trial: Trial, case: Case):
 
 
 def _sizes(case: Case, scope: Scope):
-    """(rows, steps, width in multiples) around every border; the empty ones, T = 0 above all, as often as the others."""
+    """(rows, steps, width in multiples) around every border."""
     least = max(scope.min_length, 1)
     borders = {n for tile in scope.tiles for n in (tile - 1, tile, tile + 1, 2 * tile, 2 * tile + 1)}
     steps = sorted(n for n in {1, 2, 3, *borders} if least <= n <= scope.max_steps)
     shapes = st.tuples(st.sampled_from([1, 2, 3]), st.sampled_from(steps), st.sampled_from([1, 2, 5]))
     wide = st.tuples(st.just(1), st.sampled_from(steps[:3]), st.sampled_from([1, 31, 63, 64, 65, 100, 129]))
-    empty = [(0, least, 3), (2, least, 0)]
+    return st.one_of(shapes, wide)
+
+
+def _smallest_sizes(scope: Scope):
+    """One of everything, and every kind of nothing."""
+    least = max(scope.min_length, 1)
+    sizes = [(1, least, 1), (2, least, 3), (0, least, 3), (2, least, 0)]
     if scope.min_length == 0:
-        empty += [(2, 0, 3), (1, 0, 1), (0, 0, 0)]
-    return st.one_of(shapes, wide, st.sampled_from(empty))
+        sizes += [(2, 0, 3), (0, 0, 0)]
+    state = "normal" if scope.h0 else "absent"
+    for dtype in scope.dtypes:
+        for size in sizes:
+            yield Recipe(dtype=dtype, state=state, steps=least, width=scope.width_multiple), {"size": size}
 
 
 @clause(
     10,
     cotangents=("both", "absent"),
-    states=("normal", "normal", "absent"),
-    params={"size": _sizes},
+    states=("normal", "absent"),
     overrides=False,
+    params={"size": _sizes},
+    always=_smallest_sizes,
 )
 def test_every_size_is_right(trial: Trial, case: Case, size):
     """T = 1, D = 1, odd widths, widths and lengths around every tile, empty sizes (T = 0: h_last is a copy of h0)."""
