@@ -140,7 +140,9 @@ def session(request):
     trial = Trial(subject, config.stash[DEVICE], config.getoption("grade") or subject.grade)
     session = Session(trial, config.stash[SEED], Recorder())
     yield session
-    request.node.user_properties += [("subject", subject.name), ("grade", trial.grade), *session.report.items()]
+    clause = request.node.get_closest_marker("clause").args[0]
+    report = {"clause": clause, "subject": subject.name, "grade": trial.grade, **session.report}
+    request.node.user_properties += [(name, value) for name, value in report.items() if value is not None]
 
 
 def pytest_collection_modifyitems(config, items):

@@ -120,7 +120,7 @@ def _bound(ref: Reference, profile: Profile, grade: str) -> Bounds:
 
     # decay, its square, multiplier and slope
     abs_L = np.abs(ref.L)
-    e_L = C * _product([(ref.r, e_r), (ref.softplus_p, e_softplus)], roundings=2) + LAM
+    e_L = _product([(C, 0.0), (ref.r, e_r), (ref.softplus_p, e_softplus)], roundings=2) + LAM
     decay = np.exp(ref.L)
     e_decay = _exp_error(decay, e_L + (k.exp_argument + k.log_sum) * U * (abs_L + e_L), k)
     e_a = np.where(keep, e_decay, 0.0)
@@ -173,21 +173,23 @@ def _bound(ref: Reference, profile: Profile, grade: str) -> Bounds:
     both = np.where(keep, np.abs(ref.t1) + np.abs(ref.t2) + e_t1 + e_t2, 0.0)
     e_dL = np.where(keep, e_t1 + e_t2 + 2 * U * both + LAM, 0.0)
     # factors may be distributed over t1 and t2: their roundings act on the two parts, not on the difference
-    e_dgate_a = C * _product(
-        [(ref.dL, e_dL), (ref.softplus_p, e_softplus), (ref.r, e_r), (ref.r_not, e_r_not)], roundings=3
+    e_dgate_a = _product(
+        [(C, 0.0), (ref.dL, e_dL), (ref.softplus_p, e_softplus), (ref.r, e_r), (ref.r_not, e_r_not)], roundings=3
     )
     e_dgate_a = e_dgate_a + 4 * U * C * both * (ref.softplus_p + e_softplus) * (ref.r + e_r) * (ref.r_not + e_r_not)
     e_dgate_a = np.where(unusable, np.inf, np.where(keep, e_dgate_a, 0.0))
 
     # da_param: B T terms in any order, or with the declared number of additions
     part = C * both * (ref.r + e_r) * (ref.sigmoid_p + e_sigmoid_p)
-    e_w = C * _product([(ref.dL, e_dL), (ref.r, e_r), (ref.sigmoid_p, e_sigmoid_p)], roundings=2) + 3 * U * part
+    e_w = _product([(C, 0.0), (ref.dL, e_dL), (ref.r, e_r), (ref.sigmoid_p, e_sigmoid_p)], roundings=2) + 3 * U * part
     part, e_w = (np.where(unusable, np.inf, np.where(keep, v, 0.0)) for v in (part, e_w))
     terms = batch * steps
     additions = max(terms - 1, 0)
     if k.da_param_additions is not None:
         additions = min(k.da_param_additions(batch, steps), additions)
-    e_da_param = e_w.sum((0, 1)) + _gamma(additions) * (part + e_w).sum((0, 1)) + terms * LAM * keep.any((0, 1))
+    total = (part + e_w).sum((0, 1))
+    e_da_param = e_w.sum((0, 1)) + _gamma(additions) * total + terms * LAM * keep.any((0, 1))
+    e_da_param = np.where(total < OVERFLOW, e_da_param, np.inf)
 
     if steps:
         e_dh0 = _product([(ref.a[:, 0], e_a[:, 0]), (ref.g[:, 0], e_g[:, 0])], roundings=1)
@@ -195,6 +197,7 @@ def _bound(ref: Reference, profile: Profile, grade: str) -> Bounds:
         first = np.cumprod(keep, 1) > 0
         reaching = np.where(first, np.abs(dy), 0.0).sum(1) + np.where(first[:, -1], np.abs(dh_last), 0.0)
         e_dh0 = np.where(keep[:, 0], e_dh0 + 2 * U * ref.a[:, 0] * majorant[:, 0] + 2 * LAM * reaching, 0.0)
+        e_dh0 = np.where(unusable[:, 0], np.inf, e_dh0)
     else:
         e_dh0 = _flushed(dh_last)
     return Bounds(e_h, e_h_last, e_dx, e_dgate_x, e_dgate_a, e_da_param, e_dh0)
@@ -288,5 +291,6 @@ def _saved_error(h, e_h, saved: str):
     fmt = FORMATS[saved]
     unit = 2.0**-fmt.precision
     error = unit * (np.abs(h) + e_h) + 2.0**fmt.min_exponent * (1.0 if fmt.flushes else unit)
+    error = np.where(np.abs(h) + e_h < fmt.largest, error, np.inf)
     error[:, :1] = 0.0
     return error

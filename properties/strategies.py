@@ -100,6 +100,13 @@ class Recipe:
         return Recipe(**{**fields, "overrides": overrides})
 
 
+def smallest(scope: Scope, dtype: str, steps: int | None = None) -> Recipe:
+    """One row of the least width, `steps` long (at least the shortest legal), with a state where there may be one."""
+    length = max(scope.min_length, 1 if steps is None else steps)
+    state = "normal" if scope.h0 else "absent"
+    return Recipe(dtype=dtype, steps=length, width=scope.width_multiple, state=state)
+
+
 @st.composite
 def recipes(
     draw,

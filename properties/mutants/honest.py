@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-C = 8.0
-MAX_SQRT_GRADIENT = 1000.0
+from kernels.subjects import eager
+from oracle.reference import MAX_SQRT_GRADIENT, C
+
 LOG2E = math.log2(math.e)
 
 HONEST: dict[str, Callable] = {}
@@ -32,41 +33,6 @@ def keep_mask(x: Tensor, segment_pos: Tensor | None) -> Tensor:
 def sqrt_slope(z: Tensor) -> Tensor:
     """The derivative of sqrt, bounded at MAX_SQRT_GRADIENT."""
     return 1 / torch.sqrt(torch.clamp(4 * z, min=MAX_SQRT_GRADIENT**-2))
-
-
-class BoundedSqrt(torch.autograd.Function):
-    """sqrt whose slope is `sqrt_slope`."""
-
-    @staticmethod
-    def forward(ctx, z):
-        ctx.save_for_backward(z)
-        return torch.sqrt(z)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient):
-        (z,) = ctx.saved_tensors
-        return gradient * sqrt_slope(z)
-
-
-# ---------------------------------------------------------------------------------------------- left to autograd
-
-
-def _loop(x, gate_x, gate_a, a_param, segment_pos, h0, inside: torch.dtype):
-    keep = keep_mask(x, segment_pos)
-    h = x.new_zeros(x.shape[0], x.shape[2], dtype=inside) if h0 is None else h0.to(inside)
-    r = torch.sigmoid(torch.where(keep, gate_a.to(inside), 0.0))
-    L = -C * r * functional.softplus(torch.where(keep, a_param.to(inside), 0.0))
-    a = torch.where(keep, torch.exp(L), 0.0)
-    m = torch.where(keep, BoundedSqrt.apply(-torch.expm1(2 * L)), 1.0)
-    u = m * torch.sigmoid(gate_x.to(inside)) * x.to(inside)
-    if x.shape[1] == 0:
-        return (u + h[:, None]).to(x.dtype), (h + u.sum(1)).float()  # empty sums keep every input in the graph
-    states = []
-    for t in range(x.shape[1]):
-        h = a[:, t] * torch.where(keep[:, t], h, 0.0) + u[:, t]
-        states.append(h)
-    return torch.stack(states, 1).to(x.dtype), h.float()
 
 
 # ------------------------------------------------------------------------------------------ differentiated by hand
@@ -274,7 +240,7 @@ def sweeps(steps: Steps, start: Tensor) -> Tensor:
 
 def _honest(name: str, what: str, run: Callable) -> Callable:
     def subject(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None):
-        return run(x, gate_x, gate_a, a_param, segment_pos, h0)
+        return run(x, gate_x, gate_a, a_param, segment_pos=segment_pos, h0=h0)
 
     subject.__name__ = subject.__qualname__ = name
     subject.__doc__ = what
@@ -283,11 +249,11 @@ def _honest(name: str, what: str, run: Callable) -> Callable:
 
 
 def _looping(name: str, what: str, inside: torch.dtype) -> Callable:
-    return _honest(name, what, partial(_loop, inside=inside))
+    return _honest(name, what, partial(eager.rglru, inside=inside))
 
 
 def _by_hand(name: str, what: str, scan: Callable, functions: Functions = TORCH) -> Callable:
-    def run(x, gate_x, gate_a, a_param, segment_pos, h0):
+    def run(x, gate_x, gate_a, a_param, *, segment_pos, h0):
         return ByHand.apply(x, gate_x, gate_a, a_param, h0, keep_mask(x, segment_pos), scan, functions)
 
     return _honest(name, what, run)

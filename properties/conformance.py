@@ -1,0 +1,211 @@
+"""The conformance matrix: subjects x clauses, both grades. `python -m properties.conformance`.
+
+Each subject's clauses are run by pytest in a process of their own in the accurate grade, and what deviates there once
+more in the canonical grade; this module reads pytest's JUnit files and draws the table.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from properties import device
+
+HOLDS, CANONICAL, DEVIATES, NOT_PROMISED = "●", "◐", "○", "·"
+LEGEND = (
+    f"{HOLDS} holds   {CANONICAL} holds in the canonical grade only   {DEVIATES} deviates   {NOT_PROMISED} not promised"
+)
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of one clause's test on one subject in one grade."""
+
+    clause: int
+    test: str
+    outcome: str  # "holds", "deviates", "not promised", "error"
+    grade: str
+    ratio: float = 0.0
+    found: str | None = None
+    known: str | None = None
+    text: str = ""
+
+
+@dataclass
+class Row:
+    """A subject's findings, or why it was not run."""
+
+    name: str
+    not_run: str | None = None
+    accurate: list[Finding] = field(default_factory=list)
+    canonical: list[Finding] = field(default_factory=list)
+
+    def cell(self, clause: int) -> str:
+        """The mark of one clause over all its tests."""
+        accurate = [finding for finding in self.accurate if finding.clause == clause]
+        judged = [finding for finding in accurate if finding.outcome != "not promised"]
+        if not judged:
+            return NOT_PROMISED
+        if all(finding.outcome == "holds" for finding in judged):
+            return HOLDS
+        again = [
+            finding for finding in self.canonical if finding.clause == clause and finding.outcome != "not promised"
+        ]
+        return CANONICAL if again and all(finding.outcome == "holds" for finding in again) else DEVIATES
+
+    def deviations(self) -> list[tuple[Finding, Finding]]:
+        """(accurate, canonical) of every test that deviates in the accurate grade."""
+        canonical = {finding.test: finding for finding in self.canonical}
+        bad = [finding for finding in self.accurate if finding.outcome in ("deviates", "error")]
+        return [(finding, canonical.get(finding.test, finding)) for finding in bad]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code: 0; 1 where a subject fails, in its own grade, a clause that its ledger does not list; 4 where one that
+    --require names is not there or a run broke off."""
+    parser = argparse.ArgumentParser(prog="python -m properties.conformance", description=main.__doc__)
+    parser.add_argument("--subject", action="append", default=[], help="only these; default: every built-in subject")
+    parser.add_argument("--require", action="append", default=[], metavar="NAME", help="fail where NAME cannot be run")
+    parser.add_argument("--profile", default="default", help="how many examples a clause gets")
+    parser.add_argument("--device", choices=("cpu", "cuda"))
+    parser.add_argument("--clauses", help="only these clauses, as in 1,2,13")
+    options = parser.parse_args(arguments)
+    chosen = device.choose(options.device)
+    from kernels.subjects import BUILT_IN, Subject, SubjectError, load
+
+    console = Console()
+    rows, broken, unexpected = [], False, False
+    subjects: list[tuple[str, Subject | None]] = []
+    for name in options.subject or BUILT_IN:
+        row = Row(name)
+        rows.append(row)
+        try:
+            subjects.append((name, load(name)))
+        except SubjectError as error:
+            row.not_run = str(error)
+            subjects.append((name, None))
+            broken |= name in options.require
+    console.print(f"Judging {len(subjects)} subjects on {chosen}, profile {options.profile}", highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        for row, (name, subject) in zip(rows, subjects, strict=True):
+            if subject is None:
+                continue
+            extra = ["--profile", options.profile, "--device", chosen]
+            try:
+                clauses = ["--clauses", options.clauses] if options.clauses else []
+                row.accurate = _run(name, "accurate", [*extra, *clauses], progress)
+                bad = sorted({finding.clause for finding in row.accurate if finding.outcome == "deviates"})
+                if bad:
+                    row.canonical = _run(name, "canonical", [*extra, "--clauses", ",".join(map(str, bad))], progress)
+            except RuntimeError as error:
+                row.not_run, broken = str(error), True
+                continue
+            own = row.deviations()
+            index = 0 if subject.grade == "accurate" else 1
+            unexpected |= any(pair[index].outcome != "holds" and pair[index].known is None for pair in own)
+    _show(console, rows)
+    return 4 if broken else 1 if unexpected else 0
+
+
+def _run(name: str, grade: str, extra: list[str], progress: Progress) -> list[Finding]:
+    task = progress.add_task(f"{name}, {grade}", total=None)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "properties",
+            "-n",
+            "auto",
+            "-v",
+            "--tb=short",
+            "-p",
+            "no:cacheprovider",
+        ]
+        command += ["--subject", name, "--grade", grade, f"--junitxml={report}", *extra]
+        lines = []
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8"
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                if line.startswith("[gw") and "%]" in line:
+                    progress.advance(task)
+        if process.returncode not in (0, 1, 3) or not report.exists():
+            raise RuntimeError(f"pytest ended with {process.returncode}: {''.join(lines[-15:])}")
+        findings = _read(report, grade)
+    progress.update(task, total=len(findings), completed=len(findings))
+    return findings
+
+
+def _read(report: Path, grade: str) -> list[Finding]:
+    """The findings in a JUnit file that pytest wrote."""
+    findings = []
+    for case in ElementTree.parse(report).iter("testcase"):
+        properties = {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}
+        failure, error, skipped = (case.find(kind) for kind in ("failure", "error", "skipped"))
+        outcome, text = "holds", ""
+        if error is not None:
+            outcome, text = "error", error.attrib.get("message", "")
+        elif failure is not None:
+            outcome, text = "deviates", failure.attrib.get("message", "")
+        elif skipped is not None:
+            expected = skipped.attrib.get("type") == "pytest.xfail"
+            outcome, text = "deviates" if expected else "not promised", skipped.attrib.get("message", "")
+        findings.append(
+            Finding(
+                clause=int(properties["clause"]),
+                test=case.attrib["name"].partition("[")[0],
+                outcome=outcome,
+                grade=grade,
+                ratio=float(properties.get("ratio", 0.0)),
+                found=properties.get("found"),
+                known=properties.get("known") if skipped is not None else None,
+                text=text,
+            )
+        )
+    return findings
+
+
+def _show(console: Console, rows: list[Row]):
+    clauses = sorted({finding.clause for row in rows for finding in row.accurate})
+    table = Table(title="RG-LRU conformance: subjects x clauses", caption=LEGEND)
+    table.add_column("subject", no_wrap=True)
+    for clause in clauses:
+        table.add_column(str(clause), justify="center")
+    for row in rows:
+        if row.not_run is None:
+            table.add_row(row.name, *(row.cell(clause) for clause in clauses))
+    console.print(table)
+    for row in rows:
+        if row.not_run is not None:
+            console.print(f"[bold]{row.name}[/bold] not run: {row.not_run}", highlight=False)
+    for row in rows:
+        for accurate, canonical in row.deviations():
+            console.print(f"[bold]{row.name}[/bold], clause {accurate.clause}: {accurate.test}", highlight=False)
+            console.print(f"  canonical: {_verdict(canonical)}; accurate: {_verdict(accurate)}", highlight=False)
+            if accurate.known:
+                console.print(f"  known: {accurate.known}", highlight=False, soft_wrap=True)
+            if accurate.found:
+                console.print(f"  {accurate.found}", highlight=False, soft_wrap=True)
+
+
+def _verdict(finding: Finding) -> str:
+    if finding.outcome == "holds":
+        return "holds"
+    return f"deviates {finding.ratio:.3g} x" if 1 < finding.ratio < float("inf") else finding.outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())
