@@ -19,6 +19,7 @@ from properties.strategies import Recipe
 FORMAT = 1
 FOUND = Path(__file__).parent / "found"
 CASES = Path(__file__).parent / "cases"
+LINE = 120
 MOST_NUMBERS = 2000
 """A case with more numbers than this is kept as its recipe with a checksum, a smaller one in full."""
 
@@ -181,7 +182,15 @@ def _plain(value):
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _readable(document: dict) -> str:
-    """Indented JSON in which the innermost lists stay on one line."""
-    text = json.dumps(document, indent=1)
-    return re.sub(r"\[[^\[\]{}]*\]", lambda match: re.sub(r"\s*\n\s*", " ", match.group()), text)
+def _readable(value, indent: str = "") -> str:
+    """JSON in which whatever fits on a line stands on one."""
+    compact = json.dumps(value, separators=(", ", ": "))
+    if len(indent) + len(compact) <= LINE or not isinstance(value, dict | list) or not value:
+        return compact
+    inner = indent + " "
+    if isinstance(value, dict):
+        items = [f"{json.dumps(key)}: {_readable(item, inner)}" for key, item in value.items()]
+    else:
+        items = [_readable(item, inner) for item in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n" + ",\n".join(inner + item for item in items) + f"\n{indent}{closing}"

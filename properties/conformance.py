@@ -5,6 +5,7 @@ more in the canonical grade; this module reads pytest's JUnit files and draws th
 """
 
 import argparse
+import functools
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -65,7 +67,8 @@ class Row:
         """(accurate, canonical) of every test that deviates in the accurate grade."""
         canonical = {finding.test: finding for finding in self.canonical}
         bad = [finding for finding in self.accurate if finding.outcome in ("deviates", "error")]
-        return [(finding, canonical.get(finding.test, finding)) for finding in bad]
+        pairs = [(finding, canonical.get(finding.test, finding)) for finding in bad]
+        return sorted(pairs, key=lambda pair: (pair[0].clause, pair[0].test))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -179,26 +182,27 @@ def _read(report: Path, grade: str) -> list[Finding]:
 
 
 def _show(console: Console, rows: list[Row]):
+    say = functools.partial(console.print, highlight=False, soft_wrap=True)
     clauses = sorted({finding.clause for row in rows for finding in row.accurate})
-    table = Table(title="RG-LRU conformance: subjects x clauses", caption=LEGEND)
-    table.add_column("subject", no_wrap=True)
+    table = Table(title="RG-LRU conformance: subjects x clauses", caption=LEGEND, box=box.SIMPLE_HEAD, padding=0)
+    table.add_column("subject ", no_wrap=True)
     for clause in clauses:
-        table.add_column(str(clause), justify="center")
+        table.add_column(str(clause), justify="center", width=3)
     for row in rows:
         if row.not_run is None:
             table.add_row(row.name, *(row.cell(clause) for clause in clauses))
     console.print(table)
     for row in rows:
         if row.not_run is not None:
-            console.print(f"[bold]{row.name}[/bold] not run: {row.not_run}", highlight=False)
+            say(f"[bold]{row.name}[/bold] not run: {row.not_run}")
     for row in rows:
         for accurate, canonical in row.deviations():
-            console.print(f"[bold]{row.name}[/bold], clause {accurate.clause}: {accurate.test}", highlight=False)
-            console.print(f"  canonical: {_verdict(canonical)}; accurate: {_verdict(accurate)}", highlight=False)
+            say(f"[bold]{row.name}[/bold], clause {accurate.clause}: {accurate.test}")
+            say(f"  canonical: {_verdict(canonical)}; accurate: {_verdict(accurate)}")
             if accurate.known:
-                console.print(f"  known: {accurate.known}", highlight=False, soft_wrap=True)
+                say(f"  known: {accurate.known}")
             if accurate.found:
-                console.print(f"  {accurate.found}", highlight=False, soft_wrap=True)
+                say(f"  {accurate.found}")
 
 
 def _verdict(finding: Finding) -> str:
