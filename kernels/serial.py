@@ -112,14 +112,14 @@ def _backward_kernel(
             reset = t < 0
             if HAS_RESETS:
                 reset = tl.load(segment_pos_ptr + b * T + t, mask=t < T, other=1) == 0
-            h_prevs = (*h_prevs, h)
+            h_prevs = h_prevs + (h,)
             h = tl.where(reset, i * x, a * h + m * (i * x))
-            xs = (*xs, x)
-            i_s = (*i_s, i)
-            rs = (*rs, r)
-            a_s = (*a_s, a)
-            ms = (*ms, tl.where(reset, 1.0, m))
-            resets = (*resets, reset)
+            xs = xs + (x,)
+            i_s = i_s + (i,)
+            rs = rs + (r,)
+            a_s = a_s + (a,)
+            ms = ms + (tl.where(reset, 1.0, m),)
+            resets = resets + (reset,)
         for back in tl.static_range(STEPS):
             t = start + (STEPS - 1 - back)
             here = inside & (t < T)
