@@ -40,6 +40,7 @@ class Scope:
     max_steps: int = 70
     max_width: int = 9
     max_long: int = 260
+    max_elements: int = 20_000
 
 
 @dataclass(frozen=True)
@@ -131,11 +132,14 @@ def recipes(
         states = ("absent",)
     tile = draw(st.sampled_from(scope.tiles))
     least = max(scope.min_length, 1) if min_steps is None else max(scope.min_length, min_steps)
+    rows = draw(st.integers(min_rows, max(scope.max_rows, min_rows)))
+    steps = draw(_steps(least, scope, tile, long))
+    most = min(scope.max_width, scope.max_elements // max(rows * steps * scope.width_multiple, 1))
     recipe = Recipe(
         dtype=draw(st.sampled_from(scope.dtypes)),
-        rows=draw(st.integers(min_rows, max(scope.max_rows, min_rows))),
-        steps=draw(_steps(least, scope, tile, long)),
-        width=draw(st.integers(min_width, max(scope.max_width, min_width))) * scope.width_multiple,
+        rows=rows,
+        steps=steps,
+        width=draw(st.integers(min_width, max(most, min_width))) * scope.width_multiple,
         decay=draw(st.sampled_from(decays)),
         gates=draw(st.sampled_from(gates)),
         resets=draw(st.sampled_from(resets)),
