@@ -14,7 +14,7 @@ IN_CASE_DTYPE = frozenset({"y", "dx", "dgate_x", "dgate_a"})
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Inputs and cotangents of one RG-LRU call (semantics: README, "What is right").
+    """Inputs and cotangents of one RG-LRU call (oracle/SEMANTICS.md).
 
     Parameters
     ----------

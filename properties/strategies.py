@@ -35,6 +35,7 @@ class Scope:
     h0: bool = True
     width_multiple: int = 1
     min_length: int = 0
+    split: int | None = None
     tiles: tuple[int, ...] = (8, 16, 64)
     max_rows: int = 3
     max_steps: int = 70

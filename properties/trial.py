@@ -52,7 +52,7 @@ class Trial:
         else:
             size = {"max_rows": 3, "max_steps": 70, "max_width": 9, "max_long": 260}
         size["max_width"] = max(1, size["max_width"] // self.subject.width_multiple)
-        promises = ("dtypes", "resets", "h0", "width_multiple", "min_length", "tiles")
+        promises = ("dtypes", "resets", "h0", "width_multiple", "min_length", "split", "tiles")
         return Scope(**{name: getattr(self.subject, name) for name in promises}, **size)
 
     def unpromised(self, case: Case) -> str | None:
