@@ -42,6 +42,7 @@ def pytest_addoption(parser):
     group.addoption("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
     group.addoption("--clauses", help="only these clauses of the contract, as in 1,2,13")
     group.addoption("--profile", choices=tuple(PROFILES), default="default", help="how many examples a clause gets")
+    group.addoption("--slow", action="store_true", help="also the suite's own slow tests, as tox and CI do")
     group.addoption("--require-device", action="store_true", help="fail without a CUDA device or when a GPU test skips")
 
 
@@ -91,11 +92,13 @@ def _wanted_clauses(config) -> set[int] | None:
         raise ValueError(f"--clauses takes numbers, as in 1,2,13; got {given!r}") from None
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
     """xdist: the same seed in every worker."""
     node.workerinput["rglru_seed"] = node.config.stash[SEED]
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """As many workers as cores, but no more than keep the GPUs busy."""
     cores = len(os.sched_getaffinity(0))
@@ -151,7 +154,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         mark = item.get_closest_marker("clause")
         if mark is None:
-            keep = not config.getoption("subject") and wanted is None
+            slow = item.get_closest_marker("slow") is not None and not config.getoption("slow")
+            keep = not slow and not config.getoption("subject") and wanted is None
         else:
             keep = wanted is None or mark.args[0] in wanted
             _expect_known_deviation(config, item)

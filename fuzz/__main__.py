@@ -4,46 +4,36 @@ import argparse
 import sys
 from pathlib import Path
 
+from fuzz.kept import CASES, KeptError, read
 from properties import device
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 the clause holds (or the file was kept), 1 it fails, 3 not promised, 4 nothing could be run."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(required=True)
     replay = commands.add_parser("replay", help="run the clause of a kept case once more")
     replay.add_argument("file", type=Path)
-    replay.add_argument("--subject", help="another subject than the one it was found on")
-    replay.add_argument("--grade", choices=("accurate", "canonical"))
-    replay.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
-    replay.set_defaults(command=_replay)
+    replay.add_argument("--subject", help="default: the subject it was found on")
+    replay.add_argument("--grade", choices=("accurate", "canonical"), help="default: the grade it was found in")
+    replay.add_argument("--device", choices=("cpu", "cuda"), help="default: the device it was found on, if it is there")
+    replay.set_defaults(run=_replay)
     keep = commands.add_parser("keep", help="move a found case to the committed corpus")
     keep.add_argument("file", type=Path)
-    keep.set_defaults(command=_keep, device="cpu")
+    keep.set_defaults(run=_keep)
     options = parser.parse_args(arguments)
     try:
-        chosen = device.choose(options.device)
-    except (ValueError, RuntimeError) as error:
-        return _cannot(error)
-    from fuzz.kept import KeptError
-    from kernels.subjects import SubjectError
-
-    try:
-        return options.command(options, chosen)
-    except (KeptError, SubjectError) as error:
-        return _cannot(error)
+        return options.run(options)
+    except (KeptError, ValueError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 4
 
 
-def _cannot(error: Exception) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return 4
-
-
-def _replay(options, chosen: str) -> int:
-    from fuzz.kept import read
+def _replay(options) -> int:
+    kept = read(options.file)
+    chosen = device.choose(options.device or (kept.device if device.available(kept.device) else "cpu"))
     from fuzz.replay import replay
 
-    kept = read(options.file)
     outcome = replay(kept, subject=options.subject, grade=options.grade, device=chosen)
     print(f"clause {kept.clause}, {kept.test}")
     print(f"subject {options.subject or kept.subject}, {options.grade or kept.grade} grade, {chosen}")
@@ -51,9 +41,7 @@ def _replay(options, chosen: str) -> int:
     return 3 if not outcome.promised else 0 if outcome.holds else 1
 
 
-def _keep(options, chosen: str) -> int:
-    from fuzz.kept import CASES, read
-
+def _keep(options) -> int:
     kept = read(options.file)
     print(kept.write(CASES / str(kept.clause) / kept.file_name))
     options.file.unlink()

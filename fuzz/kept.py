@@ -152,7 +152,7 @@ def _decode_case(path, document: dict) -> tuple[Recipe | None, Case]:
         return recipe, case
     batch, steps, width = document["shape"]
     sizes = {"B": batch, "T": steps, "D": width}
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for name, axes in AXES.items():
         shape = [sizes[axis] for axis in axes]
         values = document[name]

@@ -4,11 +4,8 @@ from dataclasses import dataclass
 
 from fuzz.kept import Kept, KeptError
 from kernels.subjects import load
-from properties import test_extremes, test_layout, test_structure, test_values
-from properties.contract import CONTRACT
+from properties.clauses import CONTRACT
 from properties.trial import Trial
-
-__all__ = ["Outcome", "replay", "test_extremes", "test_layout", "test_structure", "test_values"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from conftest import DEVICE
 from fuzz.kept import CASES, read
 from fuzz.replay import replay
 from kernels.subjects import PRODUCTION, Unavailable, load
-from properties.contract import CONTRACT
+from properties.clauses import CONTRACT
 
 FILES = sorted(CASES.rglob("*.json"))
 NAMES = [str(path.relative_to(CASES)) for path in FILES]

@@ -156,14 +156,11 @@ def _bound(ref: Reference, profile: Profile, grade: str) -> Bounds:
     a_next = np.concatenate([ref.a[:, 1:], one], 1) if steps else ref.a
     e_a_next = np.concatenate([e_a[:, 1:], 0 * one], 1) if steps else e_a
     keep_next = np.concatenate([keep[:, 1:], np.ones((batch, 1, 1), bool)], 1) if steps else keep
+    back = np.s_[:, ::-1]
     majorant, e_g = _scan_error(
-        *(v[:, ::-1] for v in (a_next, e_a_next, dy, _flushed(dy))),
-        dh_last,
-        _flushed(dh_last),
-        keep_next[:, ::-1],
-        k,
+        a_next[back], e_a_next[back], dy[back], _flushed(dy)[back], dh_last, _flushed(dh_last), keep_next[back], k
     )
-    majorant, e_g = majorant[:, ::-1], e_g[:, ::-1]
+    majorant, e_g = majorant[back], e_g[back]
     g = (ref.g, e_g)
     e_dx = _product([g, (ref.m, e_m), (ref.i, e_i)], roundings=2)
     e_dgate_x = _product([g, (ref.m, e_m), (x, e_x), (ref.i, e_i), (ref.i_not, e_i_not)], roundings=4)

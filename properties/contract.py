@@ -142,7 +142,7 @@ def search(entry: Clause, session: Session, profile: settings):
     @with_seed(session.seed)
     @settings(profile, max_examples=examples)
     @given(st.data())
-    def example(data):
+    def example(data: st.DataObject):
         recipe = data.draw(recipes(trial.scope, **entry.draws), label="recipe")
         case = recipe.build()
         drawn = {name: data.draw(make(case, trial.scope), label=name) for name, make in entry.params.items()}
@@ -152,7 +152,8 @@ def search(entry: Clause, session: Session, profile: settings):
 
     # Hypothesis keys its database by the test's name
     name = re.sub(r"\W", "_", f"{entry.name}_{trial.subject.name}_{trial.grade}")
-    example.__name__ = example.hypothesis.inner_test.__name__ = name
+    inner = example.hypothesis.inner_test  # type: ignore[attr-defined]
+    example.__name__ = inner.__name__ = name
     try:
         example()
     except FlakyFailure as error:

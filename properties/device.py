@@ -4,6 +4,13 @@ import os
 import sys
 
 
+def available(device: str) -> bool:
+    """Whether tensors can be put there; the CPU always can hold them."""
+    import torch
+
+    return device == "cpu" or (device == "cuda" and torch.cuda.is_available())
+
+
 def choose(requested: str | None = None) -> str:
     """The device for this process: "cuda" where there is one, else "cpu" with Triton's interpreter switched on.
 
@@ -11,15 +18,14 @@ def choose(requested: str | None = None) -> str:
     ------
     ValueError
         For an unknown device, or "cuda" where there is none.
+    RuntimeError
+        For "cpu" where Triton was imported before, without its interpreter.
     """
-    import torch
-
     if requested not in (None, "cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda; got {requested!r}")
-    available = torch.cuda.is_available()
-    if requested == "cuda" and not available:
+    if requested is not None and not available(requested):
         raise ValueError("device cuda was asked for, but PyTorch sees no CUDA device")
-    device = requested or ("cuda" if available else "cpu")
+    device = requested or ("cuda" if available("cuda") else "cpu")
     if device == "cpu":
         if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
             raise RuntimeError("Triton was imported before the device was chosen: set TRITON_INTERPRET=1 yourself")

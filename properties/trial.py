@@ -1,6 +1,5 @@
 """A trial: one subject on one device in one grade, tried on the examples of one clause."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,7 +33,7 @@ class Trial:
     elements: int = 0
     unjudged: int = 0
     examples: int = 0
-    ratios: Counter = field(default_factory=Counter)
+    ratios: dict[str, float] = field(default_factory=dict)
 
     @property
     def slow(self) -> bool:
@@ -52,8 +51,17 @@ class Trial:
         else:
             size = {"max_rows": 3, "max_steps": 70, "max_width": 9, "max_long": 260}
         size["max_width"] = max(1, size["max_width"] // self.subject.width_multiple)
-        promises = ("dtypes", "resets", "h0", "width_multiple", "min_length", "split", "tiles")
-        return Scope(**{name: getattr(self.subject, name) for name in promises}, **size)
+        subject = self.subject
+        return Scope(
+            dtypes=subject.dtypes,
+            resets=subject.resets,
+            h0=subject.h0,
+            width_multiple=subject.width_multiple,
+            min_length=subject.min_length,
+            split=subject.split,
+            tiles=subject.tiles,
+            **size,
+        )
 
     def unpromised(self, case: Case) -> str | None:
         """Which promise `case` asks for that the subject does not make, or None."""
@@ -78,7 +86,7 @@ class Trial:
         self.elements += verdict.elements
         self.unjudged += verdict.unjudged
         for output in verdict.outputs:
-            self.ratios[output.name] = max(self.ratios[output.name], output.ratio)
+            self.ratios[output.name] = max(self.ratios.get(output.name, 0.0), output.ratio)
         if not verdict.holds:
             raise Failure(str(verdict))
         return verdict

@@ -17,7 +17,7 @@ ENTRY_POINTS = "rglru.subjects"
 SIGNATURE = "f(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None)"
 
 
-class SubjectError(Exception):
+class SubjectError(RuntimeError):
     """A subject that cannot be loaded; the text says what to do."""
 
 

@@ -5,11 +5,9 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, Phase, settings
 
 from kernels.subjects import Subject
-from properties import test_extremes, test_layout, test_structure, test_values
-from properties.contract import CONTRACT, Clause, Session, search
+from properties.clauses import CONTRACT
+from properties.contract import Clause, Session, search
 from properties.trial import Trial
-
-__all__ = ["first_kill", "test_extremes", "test_layout", "test_structure", "test_values"]
 
 
 class _KeepsNothing:
