@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from properties import device
 
 GRADES = ("accurate", "canonical")
-WORKERS_PER_GPU = 8
+WORKERS_PER_GPU = 16
 """Most of an example's time is the float64 oracle's on the CPU: several workers keep one GPU in use."""
 DEVICE = pytest.StashKey[str]()
 SEED = pytest.StashKey[int]()

@@ -177,7 +177,7 @@ def test_a_chunk_size_is_refused_where_nothing_has_chunks(algorithm):
 def test_a_device_without_kernels_is_refused():
     """All on one device is not enough: it must be one that runs Triton."""
     given = {name: value.to("meta") for name, value in arguments().items()}
-    with pytest.raises(RuntimeError, match="^x is on meta, but the kernels need a CUDA device; .*TRITON_INTERPRET=1"):
+    with pytest.raises(RuntimeError, match=r"^x is on meta, but the kernels need a CUDA device; .*TRITON_INTERPRET=1"):
         call(given)
 
 
@@ -258,7 +258,7 @@ def test_a_forward_mode_derivative_is_refused():
     def y_of(x):
         return call(given | {"x": x})[0]
 
-    with pytest.raises(RuntimeError, match="^rglru has no forward-mode derivative"):
+    with pytest.raises(RuntimeError, match=r"^rglru has no forward-mode derivative"):
         torch.func.jvp(y_of, (given["x"],), (torch.ones_like(given["x"]),))
 
 
