@@ -15,6 +15,8 @@ STEPS = 8
 """Steps between saved states, which backward holds at once."""
 CHANNELS = 64
 """Channels of a program."""
+ROWS = 8
+"""Rows of da_param that are added at once."""
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -144,6 +146,18 @@ def _backward_kernel(
     tl.store(dh0_ptr + b * D + d, carry, mask=inside)
 
 
+@triton.jit(do_not_specialize=["B"])
+def _sum_rows_kernel(rows_ptr, sum_ptr, B, D, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Sum [B, D] over B in an order that depends on nothing but B: torch.sum chooses its own by the width."""
+    d = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    total = tl.zeros([CHANNELS], tl.float32)
+    for start in range(0, B, ROWS):
+        b = start + tl.arange(0, ROWS)
+        at = b.to(tl.int64)[:, None] * D + d[None, :]
+        total += tl.sum(tl.load(rows_ptr + at, mask=(b[:, None] < B) & (d[None, :] < D), other=0.0), axis=0)
+    tl.store(sum_ptr + d, total, mask=d < D)
+
+
 def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):
     """(y, h_last, states) of contiguous, non-empty inputs; `states` [B, ceil(T / STEPS), D] is empty unless `save`."""
     batch, steps, width = x.shape
@@ -196,4 +210,6 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
         STEPS=STEPS,
         CHANNELS=CHANNELS,
     )
-    return dx, dgate_x, dgate_a, da_param.sum(0), dh0
+    total = torch.empty_like(a_param)
+    _sum_rows_kernel[(triton.cdiv(width, CHANNELS),)](da_param, total, batch, width, ROWS=ROWS, CHANNELS=CHANNELS)
+    return dx, dgate_x, dgate_a, total, dh0
