@@ -16,7 +16,7 @@ STEPS = 8
 CHANNELS = 64
 """Channels of a program."""
 ROWS = 8
-"""Rows of da_param that are added at once."""
+"""Rows of da_param that are read at once."""
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -148,14 +148,21 @@ def _backward_kernel(
 
 @triton.jit(do_not_specialize=["B"])
 def _sum_rows_kernel(rows_ptr, sum_ptr, B, D, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Sum [B, D] over B in an order that depends on nothing but B: torch.sum chooses its own by the width."""
-    d = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    """Sum [B, D] over B one row after another, ROWS loads at once.
+
+    torch.sum and tl.sum choose an order by the width, so that a channel's bits would depend on its neighbours' number.
+    """
+    d = (tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)).to(tl.int64)
+    inside = d < D
     total = tl.zeros([CHANNELS], tl.float32)
     for start in range(0, B, ROWS):
-        b = start + tl.arange(0, ROWS)
-        at = b.to(tl.int64)[:, None] * D + d[None, :]
-        total += tl.sum(tl.load(rows_ptr + at, mask=(b[:, None] < B) & (d[None, :] < D), other=0.0), axis=0)
-    tl.store(sum_ptr + d, total, mask=d < D)
+        rows = ()
+        for row in tl.static_range(ROWS):
+            b = start + row + 0 * d
+            rows = rows + (tl.load(rows_ptr + b * D + d, mask=inside & (b < B), other=0.0),)
+        for row in tl.static_range(ROWS):
+            total += rows[row]
+    tl.store(sum_ptr + d, total, mask=inside)
 
 
 def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):

@@ -4,15 +4,15 @@ import functools
 from dataclasses import replace
 
 import kernels
-from kernels.serial import ROWS, STEPS
+from kernels.serial import STEPS
 from kernels.subjects.subject import Subject
 from oracle import DEFAULT
 
 SUBJECT = Subject(
     functools.partial(kernels.rglru, algorithm="serial"),
     "serial",
-    # a term of da_param is added along T by its program, in a tree over ROWS rows, then from tree to tree
-    profile=replace(DEFAULT, name="serial", da_param_additions=lambda batch, steps: steps + ROWS + batch // ROWS),
+    # a term of da_param is added along T by its program, then along B
+    profile=replace(DEFAULT, name="serial", da_param_additions=lambda batch, steps: steps + batch),
     bitwise=frozenset({"B", "T", "D", "strides"}),
     split=1,
     tiles=(STEPS,),
