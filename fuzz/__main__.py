@@ -43,8 +43,10 @@ def _replay(options) -> int:
 
 def _keep(options) -> int:
     kept = read(options.file)
-    print(kept.write(CASES / str(kept.clause) / kept.file_name))
-    options.file.unlink()
+    target = kept.write(CASES / str(kept.clause) / kept.file_name)
+    if not options.file.samefile(target):
+        options.file.unlink()
+    print(target)
     return 0
 
 

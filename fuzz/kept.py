@@ -68,9 +68,15 @@ class Kept:
             "case": self._document_of_case(),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
+        text = _readable(document) + "\n"
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
-            file.write(_readable(document) + "\n")
-        os.replace(file.name, path)
+            try:
+                file.write(text)
+                file.close()
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
         return path
 
     def _document_of_case(self) -> dict:
@@ -92,7 +98,9 @@ def read(path: Path) -> Kept:
         document = json.loads(Path(path).read_text())
     except FileNotFoundError:
         raise KeptError(f"{path}: there is no such file") from None
-    except json.JSONDecodeError as error:
+    except OSError as error:
+        raise KeptError(f"{path}: {error.strerror}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise KeptError(f"{path} is not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise KeptError(f"{path} is no kept case of format {FORMAT}")
@@ -100,7 +108,7 @@ def read(path: Path) -> Kept:
         recipe, case = _decode_case(path, document["case"])
         names = ("clause", "test", "params", "subject", "device", "grade", "versions")
         values = {name: document[name] for name in names}
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise KeptError(f"{path} is not a whole kept case: {type(error).__name__}: {error}") from error
     return Kept(case=case, recipe=recipe, verdict="\n".join(document.get("verdict", ())), **values)
 

@@ -30,6 +30,8 @@ def replay(kept: Kept, *, subject: str | None = None, grade: str | None = None, 
     clause = CONTRACT.get(kept.test)
     if clause is None:
         raise KeptError(f"there is no clause test {kept.test!r} in this version")
+    if set(kept.params) != set(clause.params):
+        raise KeptError(f"{kept.test} takes the params {sorted(clause.params)}; the case has {sorted(kept.params)}")
     trial = Trial(load(subject or kept.subject), device, grade or kept.grade)
     unpromised = clause.missing_promise(trial) or trial.unpromised(kept.case)
     if unpromised:

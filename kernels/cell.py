@@ -72,6 +72,8 @@ def store(pointer, value, mask):
     dtype: tl.constexpr = pointer.dtype.element_ty
     if INTERPRETED and dtype == tl.bfloat16:
         bits = value.to(tl.int32, bitcast=True)
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
-        value = tl.where(value == value, rounded.to(tl.float32, bitcast=True), value)
-    tl.store(pointer, value.to(dtype), mask=mask)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        rounded = tl.where(value == value, rounded, 0x7FC0)  # a NaN's payload may lie in the half that is cut off
+        tl.store(pointer, rounded.to(tl.int16).to(tl.bfloat16, bitcast=True), mask=mask)
+    else:
+        tl.store(pointer, value.to(dtype), mask=mask)

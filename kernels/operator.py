@@ -1,6 +1,7 @@
 """The public call: checks, choice of algorithm, autograd. Launches nothing before everything has been checked."""
 
 import torch
+from torch.autograd import forward_ad
 
 from kernels import serial
 from kernels.cell import INTERPRETED
@@ -45,13 +46,20 @@ def rglru(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None, algorithm="a
     TypeError, ValueError
         Naming the argument, the rule and what came, before anything is launched.
     RuntimeError
-        Without a GPU and without Triton's interpreter; on a second derivative.
+        Without a GPU and without Triton's interpreter; on a second or a forward-mode derivative.
     """
     _check(x, gate_x, gate_a, a_param, segment_pos, h0)
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
     if chunk_size is not None:
         raise ValueError(f"chunk_size must be None: algorithm {algorithm!r} has no chunks; got {chunk_size!r}")
+    for name, value in {"x": x, "gate_x": gate_x, "gate_a": gate_a, "a_param": a_param, "h0": h0}.items():
+        if (
+            value is not None
+            and not torch.compiler.is_compiling()
+            and forward_ad.unpack_dual(value).tangent is not None
+        ):
+            raise RuntimeError(f"rglru has no forward-mode derivative: {name} has a tangent")
     differentiable = torch.is_grad_enabled() and any(
         v is not None and v.requires_grad for v in (x, gate_x, gate_a, a_param, h0)
     )
@@ -147,7 +155,9 @@ def _backward(
 
 @_backward.register_fake
 def _backward_shapes(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
-    return (*(x.new_empty(x.shape) for _ in range(3)), torch.empty_like(a_param), torch.empty_like(dh_last))
+    batch, _, width = x.shape
+    da_param, dh0 = (x.new_empty(shape, dtype=torch.float32) for shape in ((width,), (batch, width)))
+    return (*(x.new_empty(x.shape) for _ in range(3)), da_param, dh0)
 
 
 def _setup(ctx, inputs, output):

@@ -163,14 +163,15 @@ def _override(names):
 
 
 def _steps(least: int, scope: Scope, tile: int, long: bool):
-    """Lengths: everything small, and one off, on and one past every border of the tile within reach."""
-    most = scope.max_long if long else scope.max_steps
-    borders = [n for k in range(1, most // tile + 1) for n in (k * tile + 1, k * tile, k * tile - 1)]
-    borders = [n for n in borders if least <= n <= most]
+    """Lengths in ascending order, so that they shrink; the small ones and those at borders of the tile most often."""
+    most = max(scope.max_long if long else scope.max_steps, least)
+    borders = [n for n in range(least, most + 1) if n % tile in (0, 1, tile - 1) and n > 1]
     if long:
         return st.sampled_from([n for n in borders if n > most // 2] or [most])
-    anything = st.integers(least, most)
-    return st.one_of(st.integers(least, max(least, 5)), st.sampled_from(borders), anything) if borders else anything
+    every = range(least, most + 1)
+    small = [n for n in every if n <= least + 4]
+    often = small * (len(every) // (2 * len(small))) + borders * (2 * len(every) // max(len(borders), 1))
+    return st.sampled_from(sorted([*every, *often]))
 
 
 def _gates(regime: str, rng, shape):

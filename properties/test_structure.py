@@ -16,11 +16,19 @@ EVERY_COTANGENT = ("both", "y", "h_last")
 
 
 def _cuts(case: Case, scope: Scope):
-    steps = case.shape[1]
-    least, most = (0, steps) if scope.min_length == 0 else (1, steps - 1)
-    if most < least:
-        return st.just([])
-    return st.lists(st.integers(least, most), min_size=1, max_size=3, unique=True).map(sorted)
+    """Up to three steps at which to cut, no piece shorter than the shortest legal one (an empty one, where legal)."""
+    steps, least = case.shape[1], scope.min_length
+    return st.lists(st.integers(0, steps), min_size=1, max_size=3, unique=True).map(
+        lambda cuts: _apart(cuts, steps, least)
+    )
+
+
+def _apart(cuts, steps: int, least: int) -> list[int]:
+    kept = [0]
+    for cut in sorted(cuts):
+        if cut - kept[-1] >= least and steps - cut >= least:
+            kept.append(cut)
+    return kept[1:]
 
 
 @clause(3, needs=("h0",), cotangents=("both", "h_last", "y"), min_steps=2, params={"cuts": _cuts})
@@ -30,8 +38,12 @@ def test_any_split_with_the_state_handed_on_is_one_call(trial: Trial, case: Case
 
 
 def _multiples(case: Case, scope: Scope):
-    borders = list(range(scope.split or 1, case.shape[1], scope.split or 1))
-    return st.lists(st.sampled_from(borders), max_size=3, unique=True).map(sorted) if borders else st.just([])
+    steps, split = case.shape[1], scope.split or 1
+    borders = list(range(split, steps, split))
+    if not borders:
+        return st.just([])
+    cuts = st.lists(st.sampled_from(borders), max_size=3, unique=True)
+    return cuts.map(lambda cuts: _apart(cuts, steps, scope.min_length))
 
 
 @clause(3, needs=("h0", "split"), min_steps=2, params={"cuts": _multiples})
@@ -255,7 +267,11 @@ def test_channels_permuted_repeated_or_left_out_keep_their_bits(trial: Trial, ca
             _same_part(trial, got, whole, name, WHOLE, np.s_[..., channels], f"channels {channels}")
 
 
-@clause(7, needs=("T",), cotangents=("absent",), min_steps=2, params={"steps": _inner_step})
+def _prefixes(case: Case, scope: Scope):
+    return st.integers(max(scope.min_length, 1), case.shape[1])
+
+
+@clause(7, needs=("T",), cotangents=("absent",), min_steps=2, params={"steps": _prefixes})
 def test_a_prefix_of_a_longer_sequence_has_the_same_bits(trial: Trial, case: Case, steps):
     """Where equal bits in a longer sequence are promised: y of the first tokens does not depend on how many follow."""
     short, whole = trial.run(case.take(steps=slice(0, steps))), trial.run(case)

@@ -28,7 +28,7 @@ def _sizes(case: Case, scope: Scope):
     """(rows, steps, width in multiples) around every border."""
     least = max(scope.min_length, 1)
     borders = {n for tile in scope.tiles for n in (tile - 1, tile, tile + 1, 2 * tile, 2 * tile + 1)}
-    steps = sorted(n for n in {1, 2, 3, *borders} if least <= n <= scope.max_steps)
+    steps = sorted(n for n in {least, least + 1, least + 2, *borders} if least <= n <= max(scope.max_steps, least))
     shapes = st.tuples(st.sampled_from([1, 2, 3]), st.sampled_from(steps), st.sampled_from([1, 2, 5]))
     wide = st.tuples(st.just(1), st.sampled_from(steps[:3]), st.sampled_from([1, 31, 63, 64, 65, 100, 129]))
     return st.one_of(shapes, wide)

@@ -47,23 +47,21 @@ def load(name: str) -> Subject:
         except ImportError as error:
             raise Unavailable(f"{name} needs the package {error.name!r}, which is not installed") from error
     found = _find(name)
-    if isinstance(found, Subject):
-        return replace(found, name=name)
-    _check_signature(name, found)
-    return Subject(found, name)
+    _check_signature(name, found.function if isinstance(found, Subject) else found)
+    return replace(found, name=name) if isinstance(found, Subject) else Subject(found, name)
 
 
 def _find(name: str):
     place, _, attribute = name.rpartition(":")
-    if not place:
-        for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
-            if entry.name == name:
-                return entry.load()
+    entries = [] if place else [e for e in importlib.metadata.entry_points(group=ENTRY_POINTS) if e.name == name]
+    if not place and not entries:
         raise SubjectError(
             f"no subject is called {name!r}: give one of {', '.join(BUILT_IN)}, FILE.py:FUNCTION, MODULE:FUNCTION, or "
             f"the name of an entry point of the group {ENTRY_POINTS!r}"
         )
     try:
+        if entries:
+            return entries[0].load()
         module = _import_file(place) if place.endswith(".py") else importlib.import_module(place)
     except Exception as error:
         raise SubjectError(f"{name}: importing it failed with {type(error).__name__}: {error}") from error

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import signal
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -68,7 +69,13 @@ def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
     for name in wanted:
         leaves[name].requires_grad_()
     positions = memory["segment_pos"].tensor if "segment_pos" in memory else None
-    with _time_limit(subject.name), _nan_in_new_memory() if call.guarded else contextlib.nullcontext():
+    with (
+        warnings.catch_warnings(),
+        _time_limit(subject.name),
+        _nan_in_new_memory() if call.guarded else contextlib.nullcontext(),
+    ):
+        warnings.simplefilter("default")  # a subject's warnings are shown, not turned into failures
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
         y, h_last = _forward(subject.function, case, leaves, positions, call.cuts)
         _check_outputs(y, h_last, leaves["x"])
         gradients = _gradients(case, y, h_last, leaves, wanted, memory)
@@ -147,6 +154,8 @@ def _gradients(case: Case, y, h_last, leaves, wanted, memory):
         outputs, cotangents = zip(*pairs, strict=True)
         try:
             found = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
+        except Misbehaviour:
+            raise
         except Exception as error:
             raise Misbehaviour(f"the subject's backward raised {type(error).__name__}: {error}") from error
     gradients = {}

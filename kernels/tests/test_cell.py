@@ -40,6 +40,11 @@ def _store_kernel(value_ptr, out_ptr, SIZE: tl.constexpr):
     cell.store(out_ptr + at, tl.load(value_ptr + at), at < SIZE)
 
 
+def float32(*values) -> np.ndarray:
+    """Numbers and arrays of numbers, one after another."""
+    return np.concatenate([np.atleast_1d(np.asarray(v, np.float32)) for v in values])
+
+
 def launch(kernel, *inputs, outputs=1, dtype=torch.float32) -> list[torch.Tensor]:
     """The kernel's outputs for float32 inputs of at most SIZE elements, the rest filled with ones."""
     count = max(np.size(values) for values in inputs)
@@ -47,7 +52,7 @@ def launch(kernel, *inputs, outputs=1, dtype=torch.float32) -> list[torch.Tensor
     padded = []
     for values in inputs:
         tensor = torch.ones(SIZE)
-        tensor[:count] = torch.from_numpy(np.broadcast_to(np.float32(values), count).copy())
+        tensor[:count] = torch.from_numpy(np.broadcast_to(np.asarray(values, np.float32), count).copy())
         padded.append(tensor.to(DEVICE))
     results = [torch.empty(SIZE, dtype=dtype, device=DEVICE) for _ in range(outputs)]
     kernel[(1,)](*padded, *results, SIZE=SIZE)
@@ -70,7 +75,7 @@ def spread(low_exponent: int, high_exponent: int, seed: int = 0) -> np.ndarray:
     """Positive float32 values, uniform in their logarithm, powers of two among them."""
     rng = np.random.default_rng(seed)
     values = 2.0 ** rng.uniform(low_exponent, high_exponent, 2000)
-    return np.float32([*values, *(2.0**n for n in range(low_exponent, high_exponent + 1))])
+    return float32(values, 2.0 ** np.arange(low_exponent, high_exponent + 1))
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -86,10 +91,7 @@ def test_softplus_errs_by_a_few_roundings_everywhere():
     The exponential's argument has two roundings, each |p| U in the result, damped by sigmoid(-|p|); the sum 2 + e, the
     division, the square, the series (its own terms damped by s^2 <= 1/9), the product and the last sum make seven.
     """
-    p = np.concatenate(
-        [-spread(-20, 6)[::2], spread(-20, 6), np.linspace(-4, 4, 49, dtype=np.float32), np.float32([100])]
-    )
-    p = np.float32([*p, -100]).astype(np.float64)
+    p = float32(-spread(-20, 6)[::2], spread(-20, 6), np.linspace(-4, 4, 49), 100, -100).astype(np.float64)
     exact = np.logaddexp(0.0, p)
     error = U * ((2 * np.abs(p) + EXP) * sigmoid(-np.abs(p)) + (6 + DIVIDE) * exact) + 4 * TINY
     (got,) = float64(_softplus_kernel, p)
@@ -109,7 +111,7 @@ def test_softplus_keeps_nan_and_infinity():
 
 def test_gates_err_by_a_few_roundings_and_saturate():
     """1 / (1 + exp(-x)): the error of the exponential is damped by 1 - sigmoid, at both ends nothing is NaN."""
-    x = np.float32([*spread(-20, 7)[:1990], *-spread(-20, 7)[:1990], np.inf, -np.inf, 0.0, -0.0, 88.8, -88.8])
+    x = float32(spread(-20, 7)[:1990], -spread(-20, 7)[:1990], np.inf, -np.inf, 0.0, -0.0, 88.8, -88.8)
     x = x.astype(np.float64)
     i, r, _, _ = float64(_cell_kernel, x, x, -1.0, outputs=4)
     with np.errstate(invalid="ignore"):
@@ -156,10 +158,7 @@ def test_near_a_of_1_the_multiplier_loses_nothing():
 def test_at_the_threshold_both_formulas_are_good():
     """The series ends where its tail is a quarter of a rounding; the difference starts where little cancels."""
     threshold = np.float32(-0.25)
-    near = [threshold]
-    for _ in range(100):
-        near = [np.nextafter(near[0], np.float32(0)), *near, np.nextafter(near[-1], np.float32(-1))]
-    near = np.float32(near)
+    near = threshold + np.spacing(threshold) * np.arange(-100, 101, dtype=np.float32)
     series = near > threshold
     assert series.sum() == 100
     assert_multiplier(near[series], SERIES_ROUNDINGS)
@@ -168,12 +167,12 @@ def test_at_the_threshold_both_formulas_are_good():
 
 def test_beyond_the_threshold_the_multiplier_is_as_good():
     """Down to a = 0, where it is 1."""
-    assert_multiplier(np.float32([*-spread(-1, 9), *-np.linspace(0.25, 0.5, 500)]), DIFFERENCE_ROUNDINGS)
+    assert_multiplier(float32(-spread(-1, 9), -np.linspace(0.25, 0.5, 500)), DIFFERENCE_ROUNDINGS)
 
 
 def test_the_smallest_decays_give_the_smallest_multipliers():
     """z = -2 ln(2) log2(a) down to subnormal numbers, and 0 only where log2(a) is 0."""
-    log2_a = np.float32([-0.0, -1e-30, -(2.0**-125), -(2.0**-130), -(2.0**-140), -(2.0**-149)])
+    log2_a = float32(-0.0, -1e-30, -(2.0**-125), -(2.0**-130), -(2.0**-140), -(2.0**-149))
     got, exact = multipliers(log2_a)
     z = exact**2
     low, high = (np.sqrt(np.maximum(z * (1 + sign * 4 * U) + sign * TINY, 0)) for sign in (-1, 1))
@@ -208,14 +207,13 @@ def awkward(dtype: str) -> np.ndarray:
     grid = round_to(2.0**exponents, fmt)
     grid = grid[np.isfinite(grid)]
     half = spacing(grid, fmt) / 2
-    ties = np.float32([*(grid + half), *-(grid + half)]) if dtype != "float32" else np.float32(grid)
+    ties = float32(grid + half, -grid - half) if dtype != "float32" else float32(grid)
     beside = [np.nextafter(ties, np.float32(side)) for side in (np.inf, -np.inf)]
     least = 2.0 ** (fmt.min_exponent - fmt.precision + 1)
     edge = fmt.largest + spacing(np.float64(fmt.largest), fmt) / 2
     with np.errstate(over="ignore"):
-        single = np.float32([0.0, -0.0, least, least / 2, 0.75 * least, -least / 2, fmt.largest, -fmt.largest, edge])
-    infinite = np.float32([np.inf, -np.inf])
-    values = np.concatenate([single, infinite, ties[::2], *(v[::4] for v in beside), any_bits])
+        single = float32(0.0, -0.0, least, least / 2, 0.75 * least, -least / 2, fmt.largest, -fmt.largest, edge)
+    values = np.concatenate([single, float32(np.inf, -np.inf), ties[::2], *(v[::4] for v in beside), any_bits])
     return values[:SIZE]
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import types
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -427,6 +428,24 @@ def test_an_exception_in_the_backward_is_misbehaviour():
     subject = around(lambda y, h_last, inputs: (_FailsBackward.apply(y), h_last))
     with pytest.raises(Misbehaviour, match=r"^the subject's backward raised KeyError: 'lost'$"):
         run(subject, ordinary(0))
+
+
+@pytest.mark.parametrize("call", [Call(), GUARDED], ids=["plain", "guarded"])
+@pytest.mark.parametrize("where", ["its own", "of PyTorch, about an operation without a deterministic form"])
+def test_a_warning_is_no_misbehaviour(where, call):
+    """Warnings are errors in this repository's tests; how loud somebody else's kernel is, is not judged.
+
+    Guarded memory switches PyTorch's deterministic mode on, which warns where a kernel may well do as it does.
+    """
+
+    def change(y, h_last, inputs):
+        if where == "its own":
+            warnings.warn("old", DeprecationWarning, stacklevel=1)
+        else:
+            torch.zeros(2).put_(torch.tensor([1]), torch.tensor([2.0]))
+        return y, h_last
+
+    assert judge(ordinary(0), run(around(change), ordinary(0), call)).holds
 
 
 def test_an_interrupt_is_not_the_subjects():
