@@ -17,11 +17,10 @@ class Recorder:
     replaced by each smaller one that fails too, and in the end gets the name of its content.
     """
 
-    def __init__(self, folder: Path = FOUND, replay_options: str = ""):
+    def __init__(self, folder: Path = FOUND):
         self.folder = folder
         self.running = folder / f"running-{os.getpid()}.json"
         self.failing = folder / f"failing-{os.getpid()}.json"
-        self.replay_options = replay_options
         self.last: Kept | None = None
         self.current: Kept | None = None
 
@@ -54,5 +53,4 @@ class Recorder:
             return None
         path = self.folder / self.last.file_name
         os.replace(self.failing, path)
-        shown = os.path.relpath(path)
-        return f"python -m fuzz replay {shown}{self.replay_options}"
+        return f"python -m fuzz replay {os.path.relpath(path)}"

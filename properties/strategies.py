@@ -37,11 +37,11 @@ class Scope:
     min_length: int = 0
     split: int | None = None
     tiles: tuple[int, ...] = (8, 16, 64)
-    max_rows: int = 3
-    max_steps: int = 70
-    max_width: int = 9
+    max_rows: int = 9
+    max_steps: int = 140
+    max_width: int = 65
     max_long: int = 260
-    max_elements: int = 20_000
+    max_elements: int = 2500
 
 
 @dataclass(frozen=True)
@@ -133,14 +133,14 @@ def recipes(
         states = ("absent",)
     tile = draw(st.sampled_from(scope.tiles))
     least = max(scope.min_length, 1) if min_steps is None else max(scope.min_length, min_steps)
-    rows = draw(st.integers(min_rows, max(scope.max_rows, min_rows)))
+    rows = draw(_counts(min_rows, scope.max_rows))
     steps = draw(_steps(least, scope, tile, long))
-    most = min(scope.max_width, scope.max_elements // max(rows * steps * scope.width_multiple, 1))
+    most = min(scope.max_width, scope.max_elements // max(rows * steps, 1)) // scope.width_multiple
     recipe = Recipe(
         dtype=draw(st.sampled_from(scope.dtypes)),
         rows=rows,
         steps=steps,
-        width=draw(st.integers(min_width, max(most, min_width))) * scope.width_multiple,
+        width=draw(_counts(min_width, most)) * scope.width_multiple,
         decay=draw(st.sampled_from(decays)),
         gates=draw(st.sampled_from(gates)),
         resets=draw(st.sampled_from(resets)),
@@ -160,6 +160,13 @@ def _override(names):
     return st.sampled_from(names).flatmap(
         lambda name: st.tuples(st.just(name), st.integers(0, 2**16), st.sampled_from(SPECIAL[name]))
     )
+
+
+def _counts(least: int, most: int):
+    """Numbers of rows or channels in ascending order: small ones, and around powers of two as far as there is room."""
+    around = {n for power in range(3, 9) for n in (2**power - 1, 2**power, 2**power + 1)}
+    small = [n for n in range(least, max(most, least) + 1) if n <= least + 4]
+    return st.sampled_from(sorted([*small, *small, *(n for n in {*range(1, 10), *around} if least <= n <= most)]))
 
 
 def _steps(least: int, scope: Scope, tile: int, long: bool):
@@ -194,7 +201,7 @@ def _a_param(regime: str, rng, width: int):
         return 3 * rng.standard_normal(width)
     if regime == "long":  # a in 0.9 .. 0.9999 at r = 1/2
         return np.log(np.expm1(-2 * np.log1p(-(10 ** rng.uniform(-4, -1, width))) / 8))
-    low, high = {"fast": (-2, 4), "slow": (-16, -7), "slowest": (-22, -15), "wide": (-40, 40), "extreme": (-100, 100)}[
+    low, high = {"fast": (-2, 14), "slow": (-16, -7), "slowest": (-22, -15), "wide": (-40, 40), "extreme": (-100, 100)}[
         regime
     ]
     return rng.uniform(low, high, width)

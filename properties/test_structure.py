@@ -243,7 +243,7 @@ def _rows(case: Case, scope: Scope):
 
 def _channels(case: Case, scope: Scope):
     width, multiple = case.shape[2], scope.width_multiple
-    most = max(width, scope.max_width * multiple)
+    most = max(width, 4 * multiple)
     chosen = st.lists(st.integers(0, width - 1), min_size=multiple, max_size=most)
     return chosen.map(lambda channels: channels[: len(channels) // multiple * multiple])
 

@@ -43,15 +43,12 @@ class Trial:
     @property
     def scope(self) -> Scope:
         """What may be drawn for this subject here."""
-        tile = max(self.subject.tiles)
+        subject, tile = self.subject, max(self.subject.tiles)
+        size = {}
         if self.device != "cpu":
-            size = {"max_rows": 4, "max_steps": max(300, 2 * tile + 1), "max_width": 150, "max_long": 3000}
+            size = {"max_steps": max(300, 2 * tile + 1), "max_long": 3000, "max_width": 257, "max_elements": 20_000}
         elif self.slow:
-            size = {"max_rows": 2, "max_steps": 2 * tile + 1, "max_width": 5, "max_long": 4 * tile + 1}
-        else:
-            size = {"max_rows": 3, "max_steps": 70, "max_width": 9, "max_long": 260}
-        size["max_width"] = max(1, size["max_width"] // self.subject.width_multiple)
-        subject = self.subject
+            size = {"max_rows": 2, "max_steps": 2 * tile + 1, "max_long": 4 * tile + 1}
         return Scope(
             dtypes=subject.dtypes,
             resets=subject.resets,

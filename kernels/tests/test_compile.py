@@ -17,7 +17,8 @@ from triton.compiler import ASTSource
 
 from kernels import serial
 
-FLOAT32 = {"a_param_ptr", "h0_ptr", "h_last_ptr", "states_ptr", "dh_last_ptr", "da_param_ptr", "dh0_ptr", "rows_ptr", "sum_ptr"}
+FLOAT32 = {"a_param_ptr", "h0_ptr", "h_last_ptr", "states_ptr", "dh_last_ptr", "da_param_ptr", "dh0_ptr"}
+FLOAT32 |= {"rows_ptr", "sum_ptr"}
 dtype, positions = sys.argv[1:]
 for kernel in (serial._forward_kernel, serial._backward_kernel, serial._sum_rows_kernel):
     flags = [name for name in kernel.arg_names if name in ("HAS_RESETS", "HAS_H0", "SAVE")]

@@ -275,7 +275,7 @@ def test_everything_that_can_be_drawn_is_drawn():
 def test_lengths_around_every_border_of_a_tile_are_drawn_often(tiles):
     """One short, exactly and one past k tiles: where partial tiles, carries and masks go wrong.
 
-    Which are drawn depends on the modules that are loaded (Hypothesis draws constants it finds in them): a few may lack.
+    Which are drawn depends on the modules that are loaded, whose constants Hypothesis draws: a few may lack.
     """
     found = Counter(recipe.steps for recipe in drawn(recipes(Scope(tiles=tiles, max_steps=33)), 3000))
     borders = {k * tile + off for tile in tiles for k in range(1, 33 // tile + 1) for off in (-1, 0, 1)}
