@@ -44,6 +44,9 @@ class Call:
     guarded : bool
         Fill new memory with NaN, and check that inputs and the bands around them stay as they are and that outputs
         alias nothing.
+    interleaved : bool
+        Make another call with the same shapes between forward and backward, run the backward twice, and take the second
+        gradients: what a call saved must be its own, and stay.
     """
 
     device: str = "cpu"
@@ -51,6 +54,7 @@ class Call:
     requires_grad: tuple[str, ...] = INPUTS
     cuts: tuple[int, ...] = ()
     guarded: bool = False
+    interleaved: bool = False
 
 
 def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
@@ -78,6 +82,10 @@ def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
         y, h_last = _forward(subject.function, case, leaves, positions, call.cuts)
         _check_outputs(y, h_last, leaves["x"])
+        if call.interleaved:
+            others = {name: (-leaf.detach()).requires_grad_() for name, leaf in leaves.items()}
+            alive = _forward(subject.function, case, others, positions, call.cuts)  # noqa: F841
+            _gradients(case, y, h_last, leaves, wanted, memory, keep_graph=True)
         gradients = _gradients(case, y, h_last, leaves, wanted, memory)
     if call.guarded:
         _check_aliases({"y": y, "h_last": h_last}, memory)
@@ -140,7 +148,7 @@ def _check_aliases(outputs, memory):
                 raise Misbehaviour(f"{name} shares memory with {other}: outputs must alias nothing")
 
 
-def _gradients(case: Case, y, h_last, leaves, wanted, memory):
+def _gradients(case: Case, y, h_last, leaves, wanted, memory, keep_graph=False):
     if not wanted:
         return {}
     pairs = [
@@ -153,7 +161,7 @@ def _gradients(case: Case, y, h_last, leaves, wanted, memory):
     if pairs:
         outputs, cotangents = zip(*pairs, strict=True)
         try:
-            found = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
+            found = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, retain_graph=keep_graph)
         except Misbehaviour:
             raise
         except Exception as error:
