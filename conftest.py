@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 from collections import Counter
 
 import pytest
@@ -81,7 +82,11 @@ def _seed(config) -> int:
     """The seed of the run: given, handed down to a worker, or drawn."""
     inherited = getattr(config, "workerinput", {}).get("rglru_seed")
     given = config.getoption("hypothesis_seed", None)
-    return inherited if inherited is not None else int(given) if given else random.SystemRandom().randrange(2**32)
+    if inherited is not None:
+        return inherited
+    if given and not given.isdigit():
+        raise ValueError(f"--hypothesis-seed must be a whole number; got {given!r}")
+    return int(given) if given else random.SystemRandom().randrange(2**32)
 
 
 def _wanted_clauses(config) -> set[int] | None:
@@ -173,6 +178,16 @@ def _expect_known_deviation(config, item):
             item.add_marker(pytest.mark.xfail(reason=deviation.reason, strict=True))
 
 
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 class Tally:
     """Counts what became of the clauses, in the process that reports; decides the exit code where pytest cannot."""
 
@@ -181,6 +196,7 @@ class Tally:
         self.outcomes: Counter = Counter()
         self.not_promised: Counter = Counter()
         self.skipped_on_device = False
+        self.start = time.time()
 
     def pytest_runtest_logreport(self, report):
         if report.skipped and not hasattr(report, "wasxfail") and "gpu" in report.keywords:
@@ -204,6 +220,12 @@ class Tally:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter):
+        from fuzz.kept import FOUND
+        from fuzz.recorder import command
+
+        for path in sorted(FOUND.glob("running-*.json")):
+            if path.stat().st_mtime >= self.start and not _alive(int(path.stem.removeprefix("running-"))):
+                terminalreporter.write_line(f"left behind by a process that died: {command(path)}")
         if self.outcomes:
             counts = ", ".join(
                 f"{self.outcomes[k]} {k}"

@@ -17,6 +17,7 @@ from oracle.case import AXES
 from properties.strategies import Recipe
 
 FORMAT = 1
+ROOT = Path(__file__).parent.parent
 FOUND = Path(__file__).parent / "found"
 CASES = Path(__file__).parent / "cases"
 LINE = 120

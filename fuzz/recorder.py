@@ -3,11 +3,17 @@
 import os
 from pathlib import Path
 
-from fuzz.kept import FOUND, Kept, versions
+from fuzz.kept import FOUND, ROOT, Kept, versions
 from oracle import Case
 from properties.contract import Clause
 from properties.strategies import Recipe
 from properties.trial import Trial
+
+
+def command(path: Path) -> str:
+    """The line that replays a file, wherever it is typed."""
+    line = f"python -m fuzz replay {os.path.relpath(path, ROOT)}"
+    return line if Path.cwd() == ROOT else f"cd {ROOT} && {line}"
 
 
 class Recorder:
@@ -53,4 +59,4 @@ class Recorder:
             return None
         path = self.folder / self.last.file_name
         os.replace(self.failing, path)
-        return f"python -m fuzz replay {os.path.relpath(path)}"
+        return command(path)

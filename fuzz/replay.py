@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fuzz.kept import Kept, KeptError
 from kernels.subjects import load
+from kernels.subjects.run import NoAnswer
 from properties.clauses import CONTRACT
 from properties.trial import Trial
 
@@ -38,7 +39,7 @@ def replay(kept: Kept, *, subject: str | None = None, grade: str | None = None, 
         return Outcome(True, unpromised, promised=False)
     try:
         clause.check(trial, kept.case, **kept.params)
-    except AssertionError as error:
+    except (AssertionError, NoAnswer) as error:
         return Outcome(False, str(error))
     worst = max(trial.ratios.values(), default=0.0)
     return Outcome(True, f"holds, worst ratio {worst:.3g}" if trial.ratios else "holds, bit for bit")

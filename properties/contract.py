@@ -16,6 +16,7 @@ from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 from hypothesis.errors import FlakyFailure
 
+from kernels.subjects.run import NoAnswer
 from oracle import Case
 from properties.strategies import Recipe, Scope, recipes
 from properties.trial import Failure, Trial
@@ -112,10 +113,10 @@ def clause(number: int, *, needs=(), params=None, always=lambda scope: (), **dra
 
 def explore(entry: Clause, session: Session):
     """Hold the trial's subject to a clause as a pytest test: a failing case is shrunk, kept and shown."""
-    failure = None
+    failure: BaseException | None = None
     try:
         search(entry, session, settings())
-    except AssertionError as error:
+    except (AssertionError, NoAnswer) as error:
         failure = error
     except BaseException:
         session.recorder.keep()
@@ -170,7 +171,7 @@ def attempt(entry: Clause, session: Session, recipe: Recipe, case: Case, params:
     trial.ratios.clear()
     try:
         entry.check(trial, case, **params)
-    except Exception as error:
+    except (Exception, NoAnswer) as error:
         recorder.failed(error)
         raise
     finally:

@@ -1,5 +1,7 @@
 """Clause 13: values at the ends of the domain."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -7,7 +9,7 @@ from oracle import Case
 from oracle.formats import FORMATS, round_to
 from properties.contract import clause
 from properties.edits import poison
-from properties.strategies import Scope
+from properties.strategies import Scope, smallest
 from properties.trial import Trial
 
 
@@ -53,8 +55,17 @@ def _places(case: Case, scope: Scope):
     return st.tuples(st.sampled_from(names), st.integers(0, case.shape[1] - 1))
 
 
+def _infinities(scope: Scope):
+    """What overflows stays infinite, in every dtype: h_last is float32 and no place to clamp."""
+    for dtype in scope.dtypes:
+        recipe = replace(smallest(scope, dtype), cotangents="both")
+        for name in ("x", "h0") if scope.h0 else ("x",):
+            yield recipe, {"place": (name, 0), "kind": "inf"}
+
+
 @clause(
     13,
+    always=_infinities,
     resets=("absent",),
     states=("normal", "absent"),
     scales=(0,),

@@ -67,7 +67,7 @@ def test_every_size_is_right(trial: Trial, case: Case, size):
     14,
     decays=("long",),
     gates=("normal", "closed"),
-    resets=("absent", "first"),
+    resets=("absent", "first", "border", "sparse"),
     states=("large", "normal"),
     cotangents=("both",),
     scales=(0,),

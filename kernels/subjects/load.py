@@ -7,12 +7,14 @@ import inspect
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from kernels.subjects.subject import Subject
 
 PRODUCTION = ("serial",)
 """Judged when no --subject is given."""
 BUILT_IN = (*PRODUCTION, "eager", "recurrentgemma")
+ROOT = Path(__file__).resolve().parents[2]
 ENTRY_POINTS = "rglru.subjects"
 SIGNATURE = "f(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None)"
 
@@ -47,6 +49,10 @@ def load(name: str) -> Subject:
         except ImportError as error:
             raise Unavailable(f"{name} needs the package {error.name!r}, which is not installed") from error
     found = _find(name)
+    place, colon, function = name.rpartition(":")
+    if place.endswith(".py"):  # the name must find the file again from the checkout, where replays run
+        path = Path(place).resolve()
+        name = f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}{colon}{function}"
     _check_signature(name, found.function if isinstance(found, Subject) else found)
     return replace(found, name=name) if isinstance(found, Subject) else Subject(found, name)
 
@@ -54,6 +60,8 @@ def load(name: str) -> Subject:
 def _find(name: str):
     place, _, attribute = name.rpartition(":")
     entries = [] if place else [e for e in importlib.metadata.entry_points(group=ENTRY_POINTS) if e.name == name]
+    if not place and name.endswith(".py"):
+        raise SubjectError(f"{name} names a file: add the function in it, as in {name}:FUNCTION")
     if not place and not entries:
         raise SubjectError(
             f"no subject is called {name!r}: give one of {', '.join(BUILT_IN)}, FILE.py:FUNCTION, MODULE:FUNCTION, or "
@@ -74,6 +82,9 @@ def _find(name: str):
 def _import_file(path: str):
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no such file below {os.getcwd()!r}; give its path from there")
+    folder = os.path.dirname(os.path.abspath(path))
+    if folder not in sys.path:  # as for `python FILE.py`, but behind everything that is there already
+        sys.path.append(folder)
     spec = importlib.util.spec_from_file_location(f"_subject_{os.path.basename(path)[:-3]}", path)
     assert spec is not None
     assert spec.loader is not None

@@ -27,6 +27,10 @@ class Misbehaviour(AssertionError):
     """A subject broke a rule that needs no oracle: wrong shape or dtype, a written input, an exception, no answer."""
 
 
+class NoAnswer(BaseException):
+    """A call ran into the time limit. No Exception, so that nobody tries the same again in search of a smaller case."""
+
+
 @dataclass(frozen=True)
 class Call:
     """How a subject is called: nothing of it changes what is right.
@@ -66,6 +70,8 @@ def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
     ------
     Misbehaviour
         With what is wrong, and the subject's own exception where there is one.
+    NoAnswer
+        After `TIME_LIMIT` seconds.
     """
     memory = {name: _Memory(name, getattr(case, name), case, call) for name in _present(case)}
     leaves = {name: memory[name].tensor for name in INPUTS if name in memory}
@@ -117,9 +123,9 @@ def _forward(function: Callable, case: Case, leaves, positions, cuts):
             y, state = _pair(outputs)
             pieces.append(y)
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)), state
-    except Misbehaviour:
+    except (Misbehaviour, NoAnswer, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # sys.exit and pytest.skip are no answers either
         raise Misbehaviour(f"the subject raised {type(error).__name__}: {error}") from error
 
 
@@ -132,6 +138,8 @@ def _pair(outputs):
 def _check_outputs(y, h_last, x):
     expected = {"y": (y, x.shape, x.dtype), "h_last": (h_last, (x.shape[0], x.shape[2]), torch.float32)}
     for name, (output, shape, dtype) in expected.items():
+        if output.layout is not torch.strided:
+            raise Misbehaviour(f"{name} must be a dense (strided) tensor; got layout {output.layout}")
         if output.shape != shape or output.dtype != dtype or output.device != x.device:
             raise Misbehaviour(
                 f"{name} must be {dtype} {list(shape)} on {x.device}; "
@@ -162,9 +170,9 @@ def _gradients(case: Case, y, h_last, leaves, wanted, memory, keep_graph=False):
         outputs, cotangents = zip(*pairs, strict=True)
         try:
             found = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, retain_graph=keep_graph)
-        except Misbehaviour:
+        except (Misbehaviour, NoAnswer, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
             raise Misbehaviour(f"the subject's backward raised {type(error).__name__}: {error}") from error
     gradients = {}
     for name, leaf, gradient in zip(wanted, inputs, found, strict=True):
@@ -238,7 +246,7 @@ def _nan_in_new_memory():
 @contextlib.contextmanager
 def _time_limit(name: str):
     def expire(*_):
-        raise Misbehaviour(f"{name} gave no answer within {TIME_LIMIT:.0f} s")
+        raise NoAnswer(f"{name} gave no answer within {TIME_LIMIT:.0f} s")
 
     before = signal.signal(signal.SIGALRM, expire)
     signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT)

@@ -8,6 +8,7 @@ import sys
 import types
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import torch
 from kernels.subjects import BUILT_IN, PRODUCTION, Subject, SubjectError, Unavailable, eager, load
 from kernels.subjects import run as running
 from kernels.subjects.load import ENTRY_POINTS, SIGNATURE
-from kernels.subjects.run import GUARD, INPUTS, LAYOUTS, Call, Misbehaviour, run
+from kernels.subjects.run import GUARD, INPUTS, LAYOUTS, Call, Misbehaviour, NoAnswer, run
 from oracle import GRADIENTS, Case, Result, judge
 from oracle.tests.cases import ordinary
 
@@ -94,7 +95,8 @@ def test_a_function_in_a_file_is_found(write):
 def test_a_file_is_found_from_the_working_directory(write, monkeypatch):
     """A replay line names the file as it was typed."""
     monkeypatch.chdir(os.path.dirname(write(GOOD)))
-    assert load("subject_of_test.py:good").name == "subject_of_test.py:good"
+    # a replay runs in the checkout, so the name holds the whole path
+    assert load("subject_of_test.py:good").name == f"{Path.cwd() / 'subject_of_test.py'}:good"
 
 
 def test_a_subject_in_a_file_keeps_its_promises_and_gets_the_name_it_was_called_by(write):
@@ -483,7 +485,7 @@ def _hang(y, h_last, inputs):
 def test_a_subject_that_hangs_is_ended(monkeypatch, change):
     """One that never answers must not hold up the others."""
     monkeypatch.setattr(running, "TIME_LIMIT", 0.05)
-    with pytest.raises(Misbehaviour, match=r"^changed gave no answer within 0 s$"):
+    with pytest.raises(NoAnswer, match=r"^changed gave no answer within 0 s$"):
         run(around(change), ordinary(0))
 
 

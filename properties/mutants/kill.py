@@ -5,6 +5,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, Phase, settings
 
 from kernels.subjects import Subject
+from kernels.subjects.run import NoAnswer
 from properties.clauses import CONTRACT
 from properties.contract import Clause, Session, search
 from properties.trial import Trial
@@ -42,6 +43,6 @@ def first_kill(function: Callable, *, seed: int, examples: int, grade: str = "ac
             continue
         try:
             search(clause, Session(trial, seed, _KeepsNothing()), profile)
-        except AssertionError as error:
+        except (AssertionError, NoAnswer) as error:
             return clause, str(error)
     return None
