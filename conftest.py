@@ -1,5 +1,6 @@
 """Wires pytest: options, Hypothesis profiles, workers to GPUs, subjects to clauses, recording, exit codes."""
 
+import contextlib
 import os
 import random
 import time
@@ -48,9 +49,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    worker = hasattr(config, "workerinput")
     if worker:
-        _use_one_gpu(int(worker.removeprefix("gw")))
+        _use_one_gpu(int(config.workerinput["workerid"].removeprefix("gw")))
     try:
         config.stash[DEVICE] = device.choose(config.getoption("device"))
         if config.getoption("require_device") and config.stash[DEVICE] != "cuda":
@@ -224,8 +225,9 @@ class Tally:
         from fuzz.recorder import command
 
         for path in sorted(FOUND.glob("running-*.json")):
-            if path.stat().st_mtime >= self.start and not _alive(int(path.stem.removeprefix("running-"))):
-                terminalreporter.write_line(f"left behind by a process that died: {command(path)}")
+            with contextlib.suppress(FileNotFoundError):  # another run may remove its own at any time
+                if path.stat().st_mtime >= self.start and not _alive(int(path.stem.removeprefix("running-"))):
+                    terminalreporter.write_line(f"left behind by a process that died: {command(path)}")
         if self.outcomes:
             counts = ", ".join(
                 f"{self.outcomes[k]} {k}"

@@ -106,7 +106,8 @@ def smallest(scope: Scope, dtype: str, steps: int | None = None) -> Recipe:
     """One row of the least width, `steps` long (at least the shortest legal), with a state where there may be one."""
     length = max(scope.min_length, 1 if steps is None else steps)
     state = "normal" if scope.h0 else "absent"
-    return Recipe(dtype=dtype, steps=length, width=scope.width_multiple, state=state)
+    # a decay near 1, so that the state shows in everything that follows
+    return Recipe(dtype=dtype, steps=length, width=scope.width_multiple, state=state, decay="typical")
 
 
 @st.composite

@@ -1,7 +1,5 @@
 """Clause 13: values at the ends of the domain."""
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import strategies as st
 
@@ -55,17 +53,19 @@ def _places(case: Case, scope: Scope):
     return st.tuples(st.sampled_from(names), st.integers(0, case.shape[1] - 1))
 
 
-def _infinities(scope: Scope):
-    """What overflows stays infinite, in every dtype: h_last is float32 and no place to clamp."""
+def _each_input(scope: Scope):
+    """NaN and infinity in each input, in every dtype: whoever hides one hides it in a place of his own."""
     for dtype in scope.dtypes:
-        recipe = replace(smallest(scope, dtype), cotangents="both")
-        for name in ("x", "h0") if scope.h0 else ("x",):
-            yield recipe, {"place": (name, 0), "kind": "inf"}
+        recipe = smallest(scope, dtype)
+        for name in ("x", "gate_x", "gate_a", "h0", "dy", "dh_last"):
+            if scope.h0 or name != "h0":
+                for kind in ("nan", "inf"):
+                    yield recipe, {"place": (name, 0), "kind": kind}
 
 
 @clause(
     13,
-    always=_infinities,
+    always=_each_input,
     resets=("absent",),
     states=("normal", "absent"),
     scales=(0,),

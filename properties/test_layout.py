@@ -53,7 +53,8 @@ def _named(scope: Scope):
         for steps in (0, 1, 2):
             recipe = smallest(scope, dtype, steps)
             for state in sorted({recipe.state, "absent"}):
-                yield replace(recipe, state=state), {"layouts": [], "zero": False}
+                for zero in (False, True):
+                    yield replace(recipe, state=state), {"layouts": [], "zero": zero}
 
 
 @clause(
