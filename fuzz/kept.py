@@ -114,6 +114,12 @@ def read(path: Path) -> Kept:
     return Kept(case=case, recipe=recipe, verdict="\n".join(document.get("verdict", ())), **values)
 
 
+def found_on(subject: str, clause: int, test: str) -> list[Kept]:
+    """The cases of the corpus on which `subject` failed a clause's test."""
+    kept = [read(path) for path in sorted((CASES / str(clause)).glob("*.json"))]
+    return [case for case in kept if case.verdict and (case.subject, case.test) == (subject, test)]
+
+
 def checksum(case: Case) -> str:
     """SHA-256 over dtype, shapes and the bits of every array (every NaN counted as the same)."""
     digest = hashlib.sha256(case.dtype.encode())

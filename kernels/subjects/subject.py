@@ -28,8 +28,9 @@ class Subject:
         autograd (shapes and dtypes as in `kernels.rglru`).
     name : str
         How it is called in reports, and the argument of --subject that loads it.
-    resets, h0, backward : bool
-        Whether it knows segment_pos, an initial state, gradients.
+    resets, h0, h_last, backward : bool
+        Whether it knows segment_pos, an initial state, the last state in float32 (else it may return None for it),
+        gradients.
     dtypes : tuple of str
         Dtypes of x that it takes.
     width_multiple, min_length : int
@@ -55,6 +56,7 @@ class Subject:
     name: str
     resets: bool = True
     h0: bool = True
+    h_last: bool = True
     backward: bool = True
     dtypes: tuple[str, ...] = DTYPES
     width_multiple: int = 1
@@ -67,6 +69,12 @@ class Subject:
     interpreted: bool = False
     deviations: tuple[Deviation, ...] = ()
     versions: Callable[[], dict[str, str]] = field(default=dict)
+
+    @property
+    def title(self) -> str:
+        """Its name and what it was made of, as reports show it."""
+        made_of = ", ".join(f"{name} {version}" for name, version in self.versions().items())
+        return f"{self.name} ({made_of})" if made_of else self.name
 
     def __post_init__(self):
         for name in self.dtypes:
