@@ -126,9 +126,10 @@ def _use_one_gpu(worker: int):
 
 
 def pytest_report_header(config):
+    subjects = ", ".join(subject.title for subject in config.stash[SUBJECTS].values())
     return (
         f"rglru: device {config.stash[DEVICE]}, profile {config.getoption('profile')}, subjects "
-        f"{', '.join(subject.title for subject in config.stash[SUBJECTS].values())}; the same examples again: --hypothesis-seed={config.stash[SEED]}"
+        f"{subjects}; the same examples again: --hypothesis-seed={config.stash[SEED]}"
     )
 
 

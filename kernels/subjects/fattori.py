@@ -64,8 +64,8 @@ def checkout(environment: Mapping[str, str] = os.environ) -> Checkout:
         version = f"unpinned {found.removeprefix('commit ')}"
     else:
         raise SubjectError(
-            f"HAWK_PYTORCH names {found} of hawk-pytorch, not the pinned one: git checkout {PIN} in {str(folder)!r}, or "
-            "set HAWK_PYTORCH_UNPINNED=1 to judge what is there, shown as unpinned"
+            f"HAWK_PYTORCH names {found} of hawk-pytorch, not the pinned one: git checkout {PIN} in {str(folder)!r}, "
+            "or set HAWK_PYTORCH_UNPINNED=1 to judge what is there, shown as unpinned"
         )
     return Checkout(folder, {"hawk-pytorch": version, **dict(zip(FILES, blobs, strict=True))})
 

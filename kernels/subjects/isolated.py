@@ -1,7 +1,7 @@
 """A subject's function in a process of its own, so that a crash, a hang or a broken CUDA context ends nothing else.
 
 The process gets the same tensors: device, strides, offsets and whole storages, with everything that lies around; what
-it writes into them is written here, too. It lives from call to call and keeps each call's graph while it is needed here.
+it writes into them is written here, too. It lives from call to call, and keeps a call's graph while it is needed here.
 """
 
 import collections
@@ -166,10 +166,7 @@ class _Storages:
                 views.append(None)
                 continue
             whole = _whole(tensor.untyped_storage(), tensor.device)
-            known = (
-                name for name, other in self.here.items() if other.numel() and other.data_ptr() == whole.data_ptr()
-            )
-            name = next(known, f"{os.getpid()}-{len(self.here)}")
+            name = self._name(whole) or f"{os.getpid()}-{len(self.here)}"
             self.here[name] = whole
             views.append((name, tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()))
         changed = {}
@@ -179,6 +176,11 @@ class _Storages:
                 changed[name] = str(whole.device), content
                 self.there[name] = content
         return views, changed
+
+    def _name(self, whole: torch.Tensor) -> str | None:
+        """What this storage is called already; empty ones lie nowhere and are all different."""
+        same = (name for name, other in self.here.items() if whole.numel() and other.data_ptr() == whole.data_ptr())
+        return next(same, None)
 
     def unpack(self, packed):
         """The tensors that the other side packed, in storages of this side."""
@@ -216,8 +218,8 @@ def serve(descriptor: int, target: str, limit: float):
     """Answer requests until the other end of the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
     warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter|numpy\..*")
-    connection, graphs = Connection(descriptor), {}
-    function = None
+    connection, function = Connection(descriptor), None
+    graphs: dict[int, tuple] = {}
     while True:
         try:
             settings, forgotten, (what, *arguments) = connection.recv()

@@ -1,5 +1,6 @@
 """What an implementation under test declares of itself."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -7,6 +8,7 @@ from oracle import DEFAULT, Profile
 
 DTYPES = ("float32", "bfloat16", "float16")
 AXES = ("B", "T", "D", "strides")
+_HASH = r"(?<=\b[0-9a-f]{12})[0-9a-f]{28}\b"
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,9 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """Its name and what it was made of, as reports show it."""
+        """Its name and what it was made of, as reports show it; hashes are cut to 12 digits."""
         made_of = ", ".join(f"{name} {version}" for name, version in self.versions().items())
-        return f"{self.name} ({made_of})" if made_of else self.name
+        return f"{self.name} ({re.sub(_HASH, '', made_of)})" if made_of else self.name
 
     def __post_init__(self):
         for name in self.dtypes:
