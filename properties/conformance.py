@@ -100,9 +100,9 @@ def main(arguments: list[str] | None = None) -> int:
         row = Row(name)
         rows.append(row)
         try:
-            subject = load(name)
-            subjects.append((name, subject))
-            row.title = subject.title
+            loaded = load(name)
+            subjects.append((name, loaded))
+            row.title = loaded.title
         except SubjectError as error:
             row.not_run = str(error)
             subjects.append((name, None))

@@ -91,6 +91,14 @@ def test_without_the_variable_it_is_unavailable_and_says_how_to_get_it():
     )
 
 
+def test_without_what_the_checkout_imports_it_is_unavailable(repository, monkeypatch):
+    """Otherwise every call fails in the other process, and looks like a fault of the kernel."""
+    unpinned(monkeypatch)
+    monkeypatch.setitem(sys.modules, "einops", None)
+    with pytest.raises(Unavailable, match="^fattori needs the package 'einops', which is not installed$"):
+        load("fattori")
+
+
 @pytest.mark.parametrize("where", ["nowhere", "empty", "other"])
 def test_what_is_no_checkout_is_refused(tmp_path, monkeypatch, where):
     """Set wrongly is no reason to skip in silence."""
