@@ -95,7 +95,7 @@ def test_without_what_the_checkout_imports_it_is_unavailable(repository, monkeyp
     """Otherwise every call fails in the other process, and looks like a fault of the kernel."""
     unpinned(monkeypatch)
     monkeypatch.setitem(sys.modules, "einops", None)
-    with pytest.raises(Unavailable, match="^fattori needs the package 'einops', which is not installed$"):
+    with pytest.raises(Unavailable, match=r"^fattori needs the package 'einops', which is not installed$"):
         load("fattori")
 
 
