@@ -5,7 +5,9 @@ from kernels.bench.measure import Measurement, Row
 from kernels.bench.setting import KINDS, Setting
 
 LABELS = {"forward": "forward", "inference": "no_grad", "backward": "backward"}
-HEAD = ("subject", *(text for label in LABELS.values() for text in (f"{label} ms", "% copy", "+MiB")), "judged")
+HEAD = ("subject", *(text for label in LABELS.values() for text in (f"{label} ms", "%")), "+MiB", "judged")
+"""%: of the copy's bandwidth, by minimal bytes. +MiB: memory of forward beyond inputs and outputs. judged: the worst
+error, as a part of its bound."""
 
 
 def bandwidth(timing: Timing, moved: int) -> float:
@@ -15,7 +17,7 @@ def bandwidth(timing: Timing, moved: int) -> float:
 
 def title(setting: Setting, copy: Timing, copied: int) -> str:
     """One line over a table."""
-    return f"{setting}; a copy moves {bandwidth(copy, copied):.0f} GB/s"
+    return f"{setting}; % of a copy, {bandwidth(copy, copied):.0f} GB/s, by minimal bytes"
 
 
 def lines(setting: Setting, rows: list[Row], copy: Timing, copied: int) -> tuple[list[list[str]], list[str]]:
@@ -31,12 +33,12 @@ def lines(setting: Setting, rows: list[Row], copy: Timing, copied: int) -> tuple
             measurement = row.measurements.get(kind, Measurement(reason=row.reason))
             timing = measurement.timing
             if timing is None:
-                cells += ["note", "", ""]
+                cells += ["note", ""]
                 if measurement.reason != row.reason:
                     notes.append(f"{row.name}, {LABELS[kind]}: {measurement.reason}")
                 continue
             share = f"{100 * bandwidth(timing, setting.bytes(kind)) / whole:.1f}" if row.ranked else "-"
-            cells += [f"{timing.ms:.4g} ±{timing.spread:.1f}%", share, f"{(measurement.extra_bytes or 0) / 2**20:.0f}"]
+            cells += [f"{timing.ms:.4g} ±{timing.spread:.1f}%", share]
             note = _method(timing)
             if note:
                 notes.append(f"{row.name}, {LABELS[kind]}: {note}")
@@ -45,7 +47,9 @@ def lines(setting: Setting, rows: list[Row], copy: Timing, copied: int) -> tuple
         if row.wrong:
             notes.append(f"{row.name} is WRONG and not ranked: {row.wrong}")
         notes += [f"{row.name}: {note}" for verdict in row.verdicts.values() for note in verdict.notes]
-        cells.append("WRONG" if row.wrong else f"right, {row.ratio:.2f} of bound" if row.verdicts else "not judged")
+        extra = row.measurements.get("forward", Measurement()).extra_bytes
+        cells.append("" if extra is None else f"{extra / 2**20:.0f}")
+        cells.append("WRONG" if row.wrong else f"right, {row.ratio:.2f}" if row.verdicts else "")
         table.append(cells)
     return table, notes
 
@@ -62,7 +66,7 @@ def _method(timing: Timing) -> str | None:
 
 
 def show(heading: str, table: list[list[str]], notes: list[str]):
-    """Print, with rich where it is installed."""
+    """Print; on a terminal with rich, where it is installed."""
     try:
         from rich import box
         from rich.console import Console
@@ -71,6 +75,9 @@ def show(heading: str, table: list[list[str]], notes: list[str]):
         print(plain(heading, table, notes))
         return
     console = Console()
+    if not console.is_terminal:
+        print(plain(heading, table, notes))
+        return
     drawn = Table(title=heading, box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in HEAD:
         drawn.add_column(name, justify="left" if name in ("subject", "judged") else "right", no_wrap=True)
