@@ -33,7 +33,7 @@ def lines(setting: Setting, rows: list[Row], copy: Timing, copied: int) -> tuple
             measurement = row.measurements.get(kind, Measurement(reason=row.reason))
             timing = measurement.timing
             if timing is None:
-                cells += ["note", ""]
+                cells += ["note", "-"]
                 if measurement.reason != row.reason:
                     notes.append(f"{row.name}, {LABELS[kind]}: {measurement.reason}")
                 continue
@@ -48,8 +48,8 @@ def lines(setting: Setting, rows: list[Row], copy: Timing, copied: int) -> tuple
             notes.append(f"{row.name} is WRONG and not ranked: {row.wrong}")
         notes += [f"{row.name}: {note}" for verdict in row.verdicts.values() for note in verdict.notes]
         extra = row.measurements.get("forward", Measurement()).extra_bytes
-        cells.append("" if extra is None else f"{extra / 2**20:.0f}")
-        cells.append("WRONG" if row.wrong else f"right, {row.ratio:.2f}" if row.verdicts else "")
+        cells.append("-" if extra is None else f"{extra / 2**20:.0f}")
+        cells.append("WRONG" if row.wrong else f"right, {row.ratio:.2f}" if row.verdicts else "-")
         table.append(cells)
     return table, notes
 
