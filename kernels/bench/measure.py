@@ -136,7 +136,11 @@ def _judge(row: Row, subject: Subject, judge: Judge, seen):
             continue
         if name == "inference" and all(_same(outputs[n], seen["training"].get(n)) for n in outputs):
             continue  # the same bits: the same verdict
-        verdict = judge.verdict(subject, outputs)
+        try:
+            verdict = judge.verdict(subject, outputs)
+        except ValueError as error:  # a wrong shape
+            row.wrong = str(error)
+            continue
         row.verdicts[name] = verdict
         worst = max(verdict.outputs, key=lambda output: output.ratio)
         if not verdict.holds and row.wrong is None:

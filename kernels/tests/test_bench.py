@@ -235,6 +235,18 @@ def test_an_output_of_another_dtype_is_wrong():
     assert not row.ranked
 
 
+def test_an_output_of_another_shape_is_wrong():
+    """One subject's mistake must not end the run."""
+
+    def wrong(*inputs, **keywords):
+        y, h_last = right(*inputs, **keywords)
+        return y, h_last[:, :, None].expand(-1, -1, 2)
+
+    row = row_of(wrong)
+    assert "h_last must have shape [2, 4]" in row.wrong
+    assert not row.ranked
+
+
 # --- what a subject cannot do
 
 
