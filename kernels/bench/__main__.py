@@ -17,7 +17,7 @@ import torch
 import triton
 
 from kernels.bench import report, setting
-from kernels.bench.clock import COPIED, Clock
+from kernels.bench.clock import COPIED, Clock, bandwidth
 from kernels.bench.judging import JUDGED, Judge
 from kernels.bench.measure import DeviceLost, Row, measure
 from kernels.bench.setting import Setting, draw
@@ -134,7 +134,18 @@ def bench(options: Options, clock) -> int:
                 continue
             print(f"{subject.name} at {chosen} ...", file=sys.stderr, flush=True)
             try:
-                rows.append(measure(subject, chosen, sets, clock, judge, options.repeats, options.budget))
+                rows.append(
+                    measure(
+                        subject,
+                        chosen,
+                        sets,
+                        clock,
+                        judge,
+                        repeats=options.repeats,
+                        budget=options.budget,
+                        copy=bandwidth(copy, 2 * COPIED),
+                    )
+                )
             except DeviceLost as error:
                 lost = str(error)
                 rows.append(error.row)  # type: ignore[attr-defined]

@@ -140,7 +140,7 @@ class Clock:
         try:
             samples = self._graph(calls, count, timing.ms)
         except Exception as error:
-            note = f"no CUDA graph can be made of it ({_first_line(error)})"
+            note = f"no CUDA graph can be made of it ({first_line(error)})"
             return Timing(tuple(samples if filled else as_called), timing.method, statistics.median(as_called), note)
         return Timing(tuple(samples), "graph", statistics.median(as_called))
 
@@ -197,6 +197,12 @@ class Clock:
         return [sample / captured for sample in samples]
 
 
-def _first_line(error: BaseException) -> str:
+def bandwidth(timing: Timing, moved: int) -> float:
+    """GB/s of so many bytes."""
+    return moved / timing.ms / 1e6
+
+
+def first_line(error: BaseException) -> str:
+    """The exception in one line."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}"

@@ -9,14 +9,17 @@ from functools import partial
 import numpy as np
 import torch
 
-from kernels.bench.clock import Timing, TooSlow, _first_line
+from kernels.bench.clock import Timing, TooSlow, bandwidth, first_line
 from kernels.bench.judging import Judge
 from kernels.bench.setting import KINDS, Inputs, Setting
 from kernels.subjects import Subject
+from kernels.subjects.run import NoAnswer
 from oracle import GRADIENTS, Verdict
 
 WARM_UP = 60.0
 """Seconds that a first call may take, compilation included."""
+PLAUSIBLE = 2.0
+"""Times the bandwidth of a copy beyond which a call did its work where the clock does not look."""
 JUDGED_GRADIENTS = GRADIENTS[:4]
 """Gradients of the leaves, in their order: dx, dgate_x, dgate_a, da_param."""
 
@@ -81,9 +84,17 @@ def unable(subject: Subject, setting: Setting) -> str | None:
 
 
 def measure(
-    subject: Subject, setting: Setting, sets: Sequence[Inputs], clock, judge: Judge, repeats: int, budget: float
+    subject: Subject,
+    setting: Setting,
+    sets: Sequence[Inputs],
+    clock,
+    judge: Judge,
+    *,
+    repeats: int,
+    budget: float,
+    copy: float,
 ) -> Row:
-    """Time and judge `subject` on `sets` of inputs, the first of which `judge` knows.
+    """Time and judge `subject` on `sets` of inputs, the first of which `judge` knows; a copy moves `copy` GB/s.
 
     Raises
     ------
@@ -94,8 +105,9 @@ def measure(
     row.reason = unable(subject, setting)
     if row.reason:
         return row
+    promised_h_last = getattr(subject, "h_last", True)
     # a subject that runs in a process of its own offers its function for timing in this one
-    session = _Session(getattr(subject, "direct", None) or subject.function, sets, clock, judge)
+    session = _Session(getattr(subject, "direct", None) or subject.function, sets, clock, promised_h_last)
     seen: dict[str, dict[str, np.ndarray]] = {"training": {}, "inference": {}}
     for kind in KINDS:
         if kind == "backward" and not subject.backward:
@@ -105,25 +117,31 @@ def measure(
             outputs, extra, calls = getattr(session, kind)()
             seen["inference" if kind == "inference" else "training"].update(judge.cut(outputs))
             outputs = None  # its graph may hold many arrays
-            row.measurements[kind] = Measurement(clock.time(calls, repeats, budget), extra)
-        except TooSlow as error:
+            timing = clock.time(calls, repeats, budget)
+            speed = bandwidth(timing, setting.bytes(kind))
+            if speed > PLAUSIBLE * copy:
+                raise RuntimeError(
+                    f"{speed:.0f} GB/s where a copy moves {copy:.0f}: its work is not on the timed stream"
+                )
+            row.measurements[kind] = Measurement(timing, extra)
+        except (TooSlow, NoAnswer) as error:
             row.measurements[kind] = Measurement(reason=str(error))
         except BrokenRule as error:
             row.wrong = str(error)
             row.measurements[kind] = Measurement(reason=f"wrong: {error}")
         except Exception as error:
             row.failed = True
-            row.measurements[kind] = Measurement(reason=f"failed with {_first_line(error)}")
+            row.measurements[kind] = Measurement(reason=f"failed with {first_line(error)}")
             try:
                 clock.finish()
             except Exception as lost:
-                broken = DeviceLost(f"the device was lost in {kind} of {subject.name} ({_first_line(lost)})")
+                broken = DeviceLost(f"the device was lost in {kind} of {subject.name} ({first_line(lost)})")
                 broken.row = row  # type: ignore[attr-defined]
                 raise broken from error
         finally:
             outputs = calls = None
             session.drop()
-    if not getattr(subject, "h_last", True):
+    if not promised_h_last:
         for outputs in seen.values():
             outputs.pop("h_last", None)
     _judge(row, subject, judge, seen)
@@ -158,8 +176,8 @@ class BrokenRule(Exception):
 class _Session:
     """Sets up the three kinds of calls: (outputs of one for the first set, its extra bytes, warm calls to time)."""
 
-    def __init__(self, function: Callable, sets: Sequence[Inputs], clock, judge: Judge):
-        self.function, self.sets, self.clock, self.judge = function, sets, clock, judge
+    def __init__(self, function: Callable, sets: Sequence[Inputs], clock, h_last: bool):
+        self.function, self.sets, self.clock, self.h_last = function, sets, clock, h_last
         self.alive: list = []
 
     def drop(self):
@@ -199,7 +217,10 @@ class _Session:
         if y.shape != x.shape or y.dtype != x.dtype:
             raise BrokenRule(f"y must be {x.dtype} {list(x.shape)}; got {y.dtype} {list(y.shape)}")
         outputs = {"y": y, "h_last": h_last}
-        return outputs, extra - _nbytes((y, h_last)), [partial(call, inputs) for inputs in self.sets]
+        outputs = {name: tensor for name, tensor in outputs.items() if tensor is not None}
+        if self.h_last and h_last is None:
+            raise BrokenRule("h_last is None, which the subject does not declare")
+        return outputs, extra - _nbytes(outputs.values()), [partial(call, inputs) for inputs in self.sets]
 
     def _call(self, inputs: Inputs):
         return self.function(*inputs.leaves, segment_pos=inputs.segment_pos, h0=None)

@@ -1,6 +1,6 @@
 """A setting's rows as a table to read and as JSON."""
 
-from kernels.bench.clock import Timing
+from kernels.bench.clock import Timing, bandwidth
 from kernels.bench.measure import Measurement, Row
 from kernels.bench.setting import KINDS, Setting
 
@@ -8,11 +8,6 @@ LABELS = {"forward": "forward", "inference": "no_grad", "backward": "backward"}
 HEAD = ("subject", *(text for label in LABELS.values() for text in (f"{label} ms", "%")), "+MiB", "judged")
 """%: of the copy's bandwidth, by minimal bytes. +MiB: memory of forward beyond inputs and outputs. judged: the worst
 error, as a part of its bound."""
-
-
-def bandwidth(timing: Timing, moved: int) -> float:
-    """GB/s."""
-    return moved / timing.ms / 1e6
 
 
 def title(setting: Setting, copy: Timing, copied: int) -> str:

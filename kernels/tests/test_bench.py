@@ -12,7 +12,7 @@ import torch
 
 from kernels.bench import __main__ as program
 from kernels.bench import report
-from kernels.bench.clock import COPIED, Timing, TooSlow
+from kernels.bench.clock import COPIED, Timing, TooSlow, bandwidth
 from kernels.bench.judging import Judge, Part
 from kernels.bench.measure import DeviceLost, measure
 from kernels.bench.setting import CACHE_FILLS, KINDS, MOST_SETS, Setting, density, draw, shape
@@ -63,11 +63,12 @@ def right(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None):
     return eager.rglru(x, gate_x, gate_a, a_param, segment_pos=segment_pos, h0=h0)
 
 
-def row_of(function, clock=None, setting=SETTING, **promises):
-    """The row of a function under the fake clock."""
-    subject = Subject(function, "mine", **promises)
+def row_of(function, clock=None, setting=SETTING, judged=1000, **promises):
+    """The row of a function, or a subject, under the fake clock."""
+    subject = function if isinstance(function, Subject) else Subject(function, "mine", **promises)
     sets = [draw(setting, "cpu", seed) for seed in range(2)]
-    return measure(subject, setting, sets, clock or FakeClock(), Judge(setting, sets[0]), 5, 10.0)
+    judge = Judge(setting, sets[0], judged)
+    return measure(subject, setting, sets, clock or FakeClock(), judge, repeats=5, budget=10.0, copy=4000.0)
 
 
 def options(*subjects, **changes):
@@ -117,7 +118,7 @@ def test_spread_is_the_interquartile_range_in_percent_of_the_median():
 
 def test_bandwidth_is_bytes_by_time():
     """4 GiB in 1 ms."""
-    assert report.bandwidth(COPY, 2 * COPIED) == pytest.approx(2**32 / 1e6)
+    assert bandwidth(COPY, 2 * COPIED) == pytest.approx(2**32 / 1e6)
 
 
 # --- judging by a part
@@ -144,9 +145,7 @@ def test_a_part_takes_all_rows_before_it_takes_channels(size, judged, rows, chan
 
 def test_a_right_subject_is_right_by_its_part():
     """Cut rows and channels of outputs and inputs belong together, gradients too."""
-    sets = [draw(SETTING, "cpu", 0)]
-    judge = Judge(SETTING, sets[0], judged=20)
-    row = measure(Subject(right, "mine"), SETTING, sets, FakeClock(), judge, 5, 10.0)
+    row = row_of(right, judged=20)
     assert row.ranked
     assert [output.name for output in row.verdicts["training"].outputs] == [
         "y",
@@ -162,9 +161,7 @@ def test_a_right_subject_is_right_by_its_part():
 
 def test_da_param_is_judged_only_with_all_rows():
     """A sum over some rows is not what the subject returned."""
-    sets = [draw(SETTING, "cpu", 0)]
-    judge = Judge(SETTING, sets[0], judged=5)
-    row = measure(Subject(right, "mine"), SETTING, sets, FakeClock(), judge, 5, 10.0)
+    row = row_of(right, judged=5)
     assert row.ranked
     assert "da_param" not in [output.name for output in row.verdicts["training"].outputs]
 
@@ -328,8 +325,24 @@ def test_a_subject_in_a_process_of_its_own_is_timed_by_its_direct_function():
 
     subject = Subject(never, "elsewhere")
     object.__setattr__(subject, "direct", right)
-    sets = [draw(SETTING, "cpu", 0)]
-    assert measure(subject, SETTING, sets, FakeClock(), Judge(SETTING, sets[0]), 5, 10.0).ranked
+    assert row_of(subject).ranked
+
+
+def test_a_subject_without_a_last_state_is_judged_by_the_rest():
+    """Fattori's scan returns y alone."""
+    subject = Subject(lambda *inputs, **keywords: (right(*inputs, **keywords)[0], None), "mine")
+    assert row_of(subject).wrong == "h_last is None, which the subject does not declare"
+    object.__setattr__(subject, "h_last", False)
+    row = row_of(subject)
+    assert row.ranked
+    assert "h_last" not in [output.name for output in row.verdicts["training"].outputs]
+
+
+def test_a_time_that_no_memory_allows_is_not_believed():
+    """A subject whose work runs in another process or on another stream is not seen by the clock."""
+    row = row_of(right, FakeClock([1e-9, 1.0, 1.0]))
+    assert "its work is not on the timed stream" in row.measurements["forward"].reason
+    assert row.failed
 
 
 def test_every_set_of_inputs_is_called():
