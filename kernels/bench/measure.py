@@ -183,7 +183,8 @@ class _Session:
     def drop(self):
         """Forget graphs that backward kept."""
         self.alive.clear()
-        self.clock.release()
+        with contextlib.suppress(RuntimeError):  # a lost device has been noticed already
+            self.clock.release()
 
     def forward(self):
         return self._forward(with_grad=True)
