@@ -126,9 +126,10 @@ def _use_one_gpu(worker: int):
 
 
 def pytest_report_header(config):
+    subjects = ", ".join(subject.title for subject in config.stash[SUBJECTS].values())
     return (
         f"rglru: device {config.stash[DEVICE]}, profile {config.getoption('profile')}, subjects "
-        f"{', '.join(config.stash[SUBJECTS])}; the same examples again: --hypothesis-seed={config.stash[SEED]}"
+        f"{subjects}; the same examples again: --hypothesis-seed={config.stash[SEED]}"
     )
 
 
@@ -140,6 +141,7 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture
 def session(request):
     """A clause's session: the subject of this parameter on the run's device, recorded."""
+    from fuzz.kept import found_on
     from fuzz.recorder import Recorder
     from properties.contract import Session
     from properties.trial import Trial
@@ -147,9 +149,11 @@ def session(request):
     config = request.config
     subject = config.stash[SUBJECTS][request.param]
     trial = Trial(subject, config.stash[DEVICE], config.getoption("grade") or subject.grade)
-    session = Session(trial, config.stash[SEED], Recorder())
-    yield session
     clause = request.node.get_closest_marker("clause").args[0]
+    kept = found_on(subject.name, clause, request.node.originalname)
+    known = tuple((k.recipe, k.case, k.params) for k in kept if trial.unpromised(k.case) is None)
+    session = Session(trial, config.stash[SEED], Recorder(), known)
+    yield session
     report = {"clause": clause, "subject": subject.name, "grade": trial.grade, **session.report}
     request.node.user_properties += [(name, value) for name, value in report.items() if value is not None]
 

@@ -33,10 +33,11 @@ def _replay(options) -> int:
     kept = read(options.file)
     chosen = device.choose(options.device or (kept.device if device.available(kept.device) else "cpu"))
     from fuzz.replay import replay
+    from kernels.subjects import load
 
     outcome = replay(kept, subject=options.subject, grade=options.grade, device=chosen)
     print(f"clause {kept.clause}, {kept.test}")
-    print(f"subject {options.subject or kept.subject}, {options.grade or kept.grade} grade, {chosen}")
+    print(f"subject {load(options.subject or kept.subject).title}, {options.grade or kept.grade} grade, {chosen}")
     print(outcome.text)
     return 3 if not outcome.promised else 0 if outcome.holds else 1
 

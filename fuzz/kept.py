@@ -23,6 +23,8 @@ CASES = Path(__file__).parent / "cases"
 LINE = 120
 MOST_NUMBERS = 2000
 """A case with more numbers than this is kept as its recipe with a checksum, a smaller one in full."""
+MOST_WRITTEN_OUT = 4
+"""An array of more numbers than this, all of them equal, is kept as one."""
 
 
 class KeptError(Exception):
@@ -84,7 +86,7 @@ class Kept:
         numbers = sum(getattr(self.case, name).size for name in AXES if getattr(self.case, name) is not None)
         if numbers > MOST_NUMBERS and self.recipe is not None:
             return {"recipe": self.recipe.to_json(), "sha256": checksum(self.case)}
-        return _encode_case(self.case)
+        return {name: _in_short(value) for name, value in _encode_case(self.case).items()}
 
 
 def read(path: Path) -> Kept:
@@ -112,6 +114,12 @@ def read(path: Path) -> Kept:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise KeptError(f"{path} is not a whole kept case: {type(error).__name__}: {error}") from error
     return Kept(case=case, recipe=recipe, verdict="\n".join(document.get("verdict", ())), **values)
+
+
+def found_on(subject: str, clause: int, test: str) -> list[Kept]:
+    """The cases of the corpus on which `subject` failed a clause's test."""
+    kept = [read(path) for path in sorted((CASES / str(clause)).glob("*.json"))]
+    return [case for case in kept if case.verdict and (case.subject, case.test) == (subject, test)]
 
 
 def checksum(case: Case) -> str:
@@ -169,9 +177,18 @@ def _decode_case(path, document: dict) -> tuple[Recipe | None, Case]:
             arrays[name] = None
         elif name == "segment_pos":
             arrays[name] = np.array(values["values"], values["dtype"]).reshape(shape)
+        elif isinstance(values, dict):
+            arrays[name] = np.full(shape, float.fromhex(values["every"]))
         else:
             arrays[name] = np.array(_map(float.fromhex, values), np.float64).reshape(shape)
     return None, Case(**arrays, dtype=document["dtype"])
+
+
+def _in_short(values):
+    """A float array of equal elements by the one, where that is shorter."""
+    flat = np.ravel(values).tolist() if isinstance(values, list) else []
+    equal = len(flat) > MOST_WRITTEN_OUT and isinstance(flat[0], str) and len(set(flat)) == 1
+    return {"every": flat[0]} if equal else values
 
 
 def _hexadecimal(value: float) -> str:

@@ -30,7 +30,7 @@ class Recorder:
         self.last: Kept | None = None
         self.current: Kept | None = None
 
-    def begin(self, clause: Clause, trial: Trial, recipe: Recipe, case: Case, params: dict):
+    def begin(self, clause: Clause, trial: Trial, recipe: Recipe | None, case: Case, params: dict):
         self.current = Kept(
             clause=clause.number,
             test=clause.name,

@@ -11,7 +11,7 @@ from properties.trial import Trial
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a replay: the clause holds, fails, or is not promised by the subject."""
+    """What came of a replay: the clause holds or fails, and whether the subject promises it."""
 
     holds: bool
     text: str
@@ -20,6 +20,9 @@ class Outcome:
 
 def replay(kept: Kept, *, subject: str | None = None, grade: str | None = None, device: str = "cpu") -> Outcome:
     """Run the clause of `kept` once more on its case and params.
+
+    What the subject does not promise is not run, except where the case was found on it: then the text says what happens
+    to those who ask anyway.
 
     Raises
     ------
@@ -35,11 +38,13 @@ def replay(kept: Kept, *, subject: str | None = None, grade: str | None = None, 
         raise KeptError(f"{kept.test} takes the params {sorted(clause.params)}; the case has {sorted(kept.params)}")
     trial = Trial(load(subject or kept.subject), device, grade or kept.grade)
     unpromised = clause.missing_promise(trial) or trial.unpromised(kept.case)
-    if unpromised:
+    if unpromised and not (kept.verdict and trial.subject.name == kept.subject):
         return Outcome(True, unpromised, promised=False)
+    holds = True
     try:
         clause.check(trial, kept.case, **kept.params)
+        worst = max(trial.ratios.values(), default=0.0)
+        text = f"holds, worst ratio {worst:.3g}" if trial.ratios else "holds, bit for bit"
     except (AssertionError, NoAnswer) as error:
-        return Outcome(False, str(error))
-    worst = max(trial.ratios.values(), default=0.0)
-    return Outcome(True, f"holds, worst ratio {worst:.3g}" if trial.ratios else "holds, bit for bit")
+        holds, text = False, str(error)
+    return Outcome(holds, f"{unpromised}; asked anyway: {text}" if unpromised else text, promised=not unpromised)

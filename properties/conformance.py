@@ -6,6 +6,7 @@ more in the canonical grade; this module reads pytest's JUnit files and draws th
 
 import argparse
 import functools
+import json
 import subprocess
 import sys
 import tempfile
@@ -15,16 +16,24 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from properties import device
 
-HOLDS, CANONICAL, DEVIATES, NOT_PROMISED = "●", "◐", "○", "·"
-LEGEND = (
-    f"{HOLDS} holds   {CANONICAL} holds in the canonical grade only   {DEVIATES} deviates   {NOT_PROMISED} not promised"
+HOLDS, CANONICAL, DEVIATES = "●", "◐", "○"
+UNJUDGED = {"not supported": "·", "NOT COMPARABLE": "–"}
+"""Marks of a clause none of whose tests was run. NOT COMPARABLE: it is about resets or initial states, of which the
+subject has none."""
+LEGEND = f"{HOLDS} holds   {CANONICAL} holds in the canonical grade only   {DEVIATES} deviates\n" + "   ".join(
+    f"{mark} {outcome}" for outcome, mark in UNJUDGED.items()
 )
+NOT_COMPARABLE = ("segment_pos", "an initial state")
+NOT_PROMISED = "not promised: "
+"""With what follows it, why pytest skips a test, and how the verdict of a kept case begins that asks for too much."""
 ROOT = Path(__file__).parent.parent
+CASES = ROOT / "fuzz" / "cases"
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,7 @@ class Finding:
 
     clause: int
     test: str
-    outcome: str  # "holds", "deviates", "not promised", "error"
+    outcome: str  # "holds", "deviates", "error", "not supported", "NOT COMPARABLE"
     grade: str
     ratio: float = 0.0
     found: str | None = None
@@ -46,6 +55,7 @@ class Row:
     """A subject's findings, or why it was not run."""
 
     name: str
+    title: str = ""
     not_run: str | None = None
     accurate: list[Finding] = field(default_factory=list)
     canonical: list[Finding] = field(default_factory=list)
@@ -53,14 +63,13 @@ class Row:
     def cell(self, clause: int) -> str:
         """The mark of one clause over all its tests."""
         accurate = [finding for finding in self.accurate if finding.clause == clause]
-        judged = [finding for finding in accurate if finding.outcome != "not promised"]
+        judged = [finding for finding in accurate if finding.outcome not in UNJUDGED]
         if not judged:
-            return NOT_PROMISED
+            outcomes = {finding.outcome for finding in accurate}
+            return UNJUDGED["NOT COMPARABLE" if "NOT COMPARABLE" in outcomes else "not supported"]
         if all(finding.outcome == "holds" for finding in judged):
             return HOLDS
-        again = [
-            finding for finding in self.canonical if finding.clause == clause and finding.outcome != "not promised"
-        ]
+        again = [finding for finding in self.canonical if finding.clause == clause and finding.outcome not in UNJUDGED]
         return CANONICAL if again and all(finding.outcome == "holds" for finding in again) else DEVIATES
 
     def deviations(self) -> list[tuple[Finding, Finding]]:
@@ -91,7 +100,9 @@ def main(arguments: list[str] | None = None) -> int:
         row = Row(name)
         rows.append(row)
         try:
-            subjects.append((name, load(name)))
+            subject = load(name)
+            subjects.append((name, subject))
+            row.title = subject.title
         except SubjectError as error:
             row.not_run = str(error)
             subjects.append((name, None))
@@ -165,7 +176,9 @@ def _read(report: Path, grade: str) -> list[Finding]:
             outcome, text = "deviates", failure.attrib.get("message", "")
         elif skipped is not None:
             expected = skipped.attrib.get("type") == "pytest.xfail"
-            outcome, text = "deviates" if expected else "not promised", skipped.attrib.get("message", "")
+            text = skipped.attrib.get("message", "")
+            compared = text.removeprefix(NOT_PROMISED) not in NOT_COMPARABLE
+            outcome = "deviates" if expected else "not supported" if compared else "NOT COMPARABLE"
         findings.append(
             Finding(
                 clause=int(properties["clause"]),
@@ -195,6 +208,12 @@ def _show(console: Console, rows: list[Row]):
     for row in rows:
         if row.not_run is not None:
             say(f"[bold]{row.name}[/bold] not run: {row.not_run}")
+        elif row.title != row.name:
+            say(row.title)
+    for row in rows:
+        for limit, command in _limits(row.name) if row.not_run is None else ():
+            say(f"[bold]{row.name}[/bold], not supported: {escape(limit)}")
+            say(f"  {command}")
     for row in rows:
         for accurate, canonical in row.deviations():
             say(f"[bold]{row.name}[/bold], clause {accurate.clause}: {accurate.test}")
@@ -203,6 +222,19 @@ def _show(console: Console, rows: list[Row]):
                 say(f"  known: {accurate.known}")
             if accurate.found:
                 say(f"  {accurate.found}")
+
+
+def _limits(name: str) -> list[tuple[str, str]]:
+    """What happens to those who ask a subject for more than it promises, from its kept cases, each with its replay."""
+    found = []
+    for path in sorted(CASES.rglob("*.json")):
+        kept = json.loads(path.read_text())
+        first, *more = kept["verdict"] or [""]
+        if kept["subject"] == name and first.startswith(NOT_PROMISED):
+            limit, asked, what = first.removeprefix(NOT_PROMISED).partition("; asked anyway: ")
+            what = next((line for line in (what, *more) if "DEVIATES" in line), what)
+            found.append((limit + asked + what, f"python -m fuzz replay {path.relative_to(ROOT)}"))
+    return found
 
 
 def _verdict(finding: Finding) -> str:

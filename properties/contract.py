@@ -55,6 +55,7 @@ class Clause:
 _NEEDS = {
     "resets": "segment_pos",
     "h0": "an initial state",
+    "h_last": "the last state",
     "backward": "gradients",
     "split": "equal bits across splits",
     "B": "equal bits in a batch of another size",
@@ -70,7 +71,7 @@ CONTRACT: dict[str, Clause] = {}
 class Recorder(Protocol):
     """Keeps cases: `begin` before an example is launched, `end` when it held, `keep` when the test failed."""
 
-    def begin(self, clause: Clause, trial: Trial, recipe: Recipe, case: Case, params: dict) -> None: ...
+    def begin(self, clause: Clause, trial: Trial, recipe: Recipe | None, case: Case, params: dict) -> None: ...
 
     def end(self) -> None: ...
 
@@ -81,11 +82,15 @@ class Recorder(Protocol):
 
 @dataclass
 class Session:
-    """What a test needs to explore a clause: the trial, the seed of the run, and where cases are kept."""
+    """What a test needs to explore a clause: the trial, the seed of the run, where cases are kept, and which are.
+
+    `kept` are (recipe, case, params) that failed on the subject before: they are tried first.
+    """
 
     trial: Trial
     seed: int
     recorder: Recorder
+    kept: tuple[tuple[Recipe | None, Case, dict], ...] = ()
     report: dict[str, Any] = field(default_factory=dict)
 
 
@@ -126,7 +131,7 @@ def explore(entry: Clause, session: Session):
     if failure is not None:
         trial, replay = session.trial, session.recorder.keep()
         session.report["found"] = replay
-        text = f"clause {entry.number}, {entry.name}\nsubject {trial.subject.name}, {trial.grade} grade: {failure}"
+        text = f"clause {entry.number}, {entry.name}\nsubject {trial.subject.title}, {trial.grade} grade: {failure}"
         pytest.fail(f"{text}\nreplay: {replay}" if replay else text, pytrace=False)
 
 
@@ -137,6 +142,8 @@ def search(entry: Clause, session: Session, profile: settings):
     """
     trial = session.trial
     examples = max(1, profile.max_examples // (FEWER_IF_SLOW if trial.slow else 1))
+    for known, case, params in session.kept:
+        attempt(entry, session, known, case, params)
     for recipe, params in entry.always(trial.scope):
         attempt(entry, session, recipe, recipe.build(), params)
 
@@ -163,7 +170,7 @@ def search(entry: Clause, session: Session, profile: settings):
     trial.check_that_it_judged()
 
 
-def attempt(entry: Clause, session: Session, recipe: Recipe, case: Case, params: dict):
+def attempt(entry: Clause, session: Session, recipe: Recipe | None, case: Case, params: dict):
     """One example: on disk before it is launched, kept as failing when it fails."""
     trial, recorder = session.trial, session.recorder
     recorder.begin(entry, trial, recipe, case, params)

@@ -33,6 +33,7 @@ class Scope:
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
     resets: bool = True
     h0: bool = True
+    h_last: bool = True
     width_multiple: int = 1
     min_length: int = 0
     split: int | None = None
@@ -107,7 +108,10 @@ def smallest(scope: Scope, dtype: str, steps: int | None = None) -> Recipe:
     length = max(scope.min_length, 1 if steps is None else steps)
     state = "normal" if scope.h0 else "absent"
     # a decay near 1, so that the state shows in everything that follows
-    return Recipe(dtype=dtype, steps=length, width=scope.width_multiple, state=state, decay="typical")
+    cotangents = "both" if scope.h_last else "y"
+    return Recipe(
+        dtype=dtype, steps=length, width=scope.width_multiple, state=state, decay="typical", cotangents=cotangents
+    )
 
 
 @st.composite
@@ -132,6 +136,8 @@ def recipes(
         resets = ("absent",)
     if not scope.h0:
         states = ("absent",)
+    if not scope.h_last:
+        cotangents = tuple(dict.fromkeys("absent" if which == "absent" else "y" for which in cotangents))
     tile = draw(st.sampled_from(scope.tiles))
     least = max(scope.min_length, 1) if min_steps is None else max(scope.min_length, min_steps)
     rows = draw(_counts(min_rows, scope.max_rows))

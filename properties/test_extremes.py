@@ -58,7 +58,7 @@ def _each_input(scope: Scope):
     for dtype in scope.dtypes:
         recipe = smallest(scope, dtype)
         for name in ("x", "gate_x", "gate_a", "h0", "dy", "dh_last"):
-            if scope.h0 or name != "h0":
+            if getattr(recipe.build(), name) is not None:
                 for kind in ("nan", "inf"):
                     yield recipe, {"place": (name, 0), "kind": kind}
 

@@ -31,7 +31,7 @@ def _apart(cuts, steps: int, least: int) -> list[int]:
     return kept[1:]
 
 
-@clause(3, needs=("h0",), cotangents=("both", "h_last", "y"), min_steps=2, params={"cuts": _cuts})
+@clause(3, needs=("h0", "h_last"), cotangents=("both", "h_last", "y"), min_steps=2, params={"cuts": _cuts})
 def test_any_split_with_the_state_handed_on_is_one_call(trial: Trial, case: Case, cuts):
     """Streaming: h_last is the whole memory; forward and gradients through it are those of one call."""
     trial.expect_right(case, cuts=tuple(cuts))
@@ -46,7 +46,7 @@ def _multiples(case: Case, scope: Scope):
     return cuts.map(lambda cuts: _apart(cuts, steps, scope.min_length))
 
 
-@clause(3, needs=("h0", "split"), min_steps=2, params={"cuts": _multiples})
+@clause(3, needs=("h0", "h_last", "split"), min_steps=2, params={"cuts": _multiples})
 def test_a_split_at_the_declared_multiples_gives_the_same_bits(trial: Trial, case: Case, cuts):
     """Where a kernel declares `split`, streaming at its multiples is not only right but equal."""
     split, whole = trial.run(case, cuts=tuple(cuts)), trial.run(case)

@@ -53,6 +53,7 @@ class Trial:
             dtypes=subject.dtypes,
             resets=subject.resets,
             h0=subject.h0,
+            h_last=subject.h_last,
             width_multiple=subject.width_multiple,
             min_length=subject.min_length,
             split=subject.split,
@@ -68,6 +69,7 @@ class Trial:
             f"dtype {case.dtype}": case.dtype not in subject.dtypes,
             "segment_pos": case.segment_pos is not None and not subject.resets,
             "an initial state": case.h0 is not None and not subject.h0,
+            "the last state": case.dh_last is not None and not subject.h_last,
             f"width {width}": width % subject.width_multiple != 0,
             f"length {steps}": steps < subject.min_length,
         }

@@ -12,7 +12,7 @@ import pytest
 import fuzz.__main__ as command
 from conftest import DEVICE
 from fuzz import kept as keeping
-from fuzz.kept import LINE, MOST_NUMBERS, ROOT, Kept, KeptError, checksum, read
+from fuzz.kept import LINE, MOST_NUMBERS, ROOT, Kept, KeptError, checksum, found_on, read
 from fuzz.recorder import Recorder
 from kernels.subjects import Subject
 from oracle import Case
@@ -139,6 +139,20 @@ def test_the_file_is_made_for_reading_and_for_diffs(tmp_path):
     assert text.endswith("}\n")
     assert max(map(len, text.splitlines())) <= LINE
     assert list(json.loads(text))[:3] == ["format", "clause", "test"]
+
+
+def test_equal_numbers_are_written_once(tmp_path):
+    """A case of 64 channels of which none is special is read at a glance."""
+    shape, state = (1, 2, 64), (1, 64)
+    ones, nans, zeros = np.ones(shape), np.full(shape, np.nan), np.zeros(state)
+    gate_a = np.broadcast_to(np.where(np.arange(64) == 3, -0.0, 0.0), shape)
+    case = Case(ones, nans, gate_a, np.full(64, -17.0), None, zeros, ones.copy(), None, "bfloat16")
+    path = of(case).write(tmp_path / "kept.json")
+    assert_same_bits(read(path).case, case)
+    written = json.loads(path.read_text())["case"]
+    once = {"x": "0x1.0000000000000p+0", "gate_x": "nan", "a_param": "-0x1.1000000000000p+4", "h0": "0x0.0p+0"}
+    assert {name: written[name] for name in once} == {name: {"every": value} for name, value in once.items()}
+    assert isinstance(written["gate_a"], list)
 
 
 # --- names
@@ -459,6 +473,37 @@ def test_replaying_what_is_not_promised_is_no_success(found, tmp_path, capsys, p
     file = found(recipe, clause=number, test=test, params=params, subject=f"{subject}:SUBJECT")
     assert command.main(["replay", file]) == 3
     assert capsys.readouterr().out.endswith(f"\nnot promised: {reason}\n")
+
+
+def test_what_was_found_on_a_subject_is_asked_anyway(found, tmp_path, capsys):
+    """A limit is no failure, but whoever meets it wants to know what happens."""
+    subject = tmp_path / "subject.py"
+    subject.write_text(
+        "from kernels.subjects import Subject\nfrom properties.mutants.plain import right\n"
+        "def refusing(*inputs, **more):\n    raise ValueError('width')\n"
+        "SUBJECT = Subject(refusing, 'f', width_multiple=4)\nOTHER = Subject(right, 'f', width_multiple=4)\n"
+    )
+    file = found(SHOWS, subject=f"{subject}:SUBJECT", verdict="not promised: width 2; asked anyway: ...")
+    assert command.main(["replay", file]) == 3
+    asked = "not promised: width 2; asked anyway: the subject raised ValueError: width\n"
+    assert capsys.readouterr().out.endswith(f"\n{asked}")
+    assert command.main(["replay", file, "--subject", f"{subject}:OTHER"]) == 3
+    assert capsys.readouterr().out.endswith("\nnot promised: width 2\n")
+
+
+def test_a_corpus_knows_what_failed_on_a_subject(corpus):
+    """By clause, test and subject, and only what has a verdict."""
+    wanted = of(ordinary(0), subject="mine", verdict="y: DEVIATES")
+    for kept in (
+        wanted,
+        replace(wanted, case=ordinary(1), subject="other"),
+        replace(wanted, case=ordinary(2), verdict=""),
+        replace(wanted, case=ordinary(3), test="test_every_size_is_right"),
+    ):
+        kept.write(corpus / "1" / kept.file_name)
+    (found,) = found_on("mine", 1, CLAUSE_1)
+    assert_same_bits(found.case, ordinary(0))
+    assert found_on("mine", 2, CLAUSE_1) == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from kernels.subjects.subject import Subject
 
 PRODUCTION = ("serial",)
 """Judged when no --subject is given."""
-BUILT_IN = (*PRODUCTION, "eager", "recurrentgemma")
+BUILT_IN = (*PRODUCTION, "eager", "recurrentgemma", "fattori")
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY_POINTS = "rglru.subjects"
 SIGNATURE = "f(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None)"
@@ -39,7 +39,7 @@ def load(name: str) -> Subject:
     Raises
     ------
     Unavailable
-        A built-in subject whose package is not installed.
+        A built-in subject whose package or checkout is not here.
     SubjectError
         Anything else that stands in the way, with the fix in one sentence.
     """

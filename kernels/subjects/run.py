@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import signal
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,19 +85,19 @@ def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
     ):
         warnings.simplefilter("default")  # a subject's warnings are shown, not turned into failures
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
-        y, h_last = _forward(subject.function, case, leaves, positions, call.cuts)
+        y, h_last = _forward(subject, case, leaves, positions, call.cuts)
         _check_outputs(y, h_last, leaves["x"])
         if call.interleaved:
             others = {name: (-leaf.detach()).requires_grad_() for name, leaf in leaves.items()}
-            alive = _forward(subject.function, case, others, positions, call.cuts)  # noqa: F841
+            alive = _forward(subject, case, others, positions, call.cuts)  # noqa: F841
             _gradients(case, y, h_last, leaves, wanted, memory, keep_graph=True)
         gradients = _gradients(case, y, h_last, leaves, wanted, memory)
     if call.guarded:
-        _check_aliases({"y": y, "h_last": h_last}, memory)
+        _check_aliases(y, h_last, memory)
         for guarded in memory.values():
             guarded.check()
-    arrays = {"y": _numpy(y), "h_last": _numpy(h_last)}
-    return Result(**arrays, **{output: _numpy(gradient) for output, gradient in gradients.items()})
+    arrays = {"y": y, "h_last": h_last, **gradients}
+    return Result(**{name: _numpy(array) for name, array in arrays.items() if array is not None})
 
 
 def _differentiates(subject: Subject, case: Case) -> bool:
@@ -110,7 +109,7 @@ def _present(case: Case):
     return [name for name in names if getattr(case, name) is not None]
 
 
-def _forward(function: Callable, case: Case, leaves, positions, cuts):
+def _forward(subject: Subject, case: Case, leaves, positions, cuts):
     steps = case.shape[1]
     bounds = [0, *cuts, steps]
     pieces, state = [], leaves.get("h0")
@@ -119,18 +118,20 @@ def _forward(function: Callable, case: Case, leaves, positions, cuts):
             whole = start == 0 and stop == steps
             part = [leaves[name] if whole else leaves[name][:, start:stop] for name in ("x", "gate_x", "gate_a")]
             segment_pos = positions if positions is None or whole else positions[:, start:stop]
-            outputs = function(*part, leaves["a_param"], segment_pos=segment_pos, h0=state)
-            y, state = _pair(outputs)
+            outputs = subject.function(*part, leaves["a_param"], segment_pos=segment_pos, h0=state)
+            y, state = pair(outputs, h_last=subject.h_last)
             pieces.append(y)
-        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)), state
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)), state if subject.h_last else None
     except (Misbehaviour, NoAnswer, KeyboardInterrupt):
         raise
     except BaseException as error:  # sys.exit and pytest.skip are no answers either
         raise Misbehaviour(f"the subject raised {type(error).__name__}: {error}") from error
 
 
-def _pair(outputs):
-    if not (isinstance(outputs, tuple) and len(outputs) == 2 and all(isinstance(v, torch.Tensor) for v in outputs)):
+def pair(outputs, *, h_last: bool):
+    """(y, h_last) as a subject returned them; None may stand for h_last where that is not promised."""
+    pairs = isinstance(outputs, tuple) and len(outputs) == 2 and isinstance(outputs[0], torch.Tensor)
+    if not (pairs and (isinstance(outputs[1], torch.Tensor) or (outputs[1] is None and not h_last))):
         raise Misbehaviour(f"the subject must return two tensors, (y, h_last); got {type(outputs).__name__}")
     return outputs
 
@@ -138,6 +139,8 @@ def _pair(outputs):
 def _check_outputs(y, h_last, x):
     expected = {"y": (y, x.shape, x.dtype), "h_last": (h_last, (x.shape[0], x.shape[2]), torch.float32)}
     for name, (output, shape, dtype) in expected.items():
+        if output is None:
+            continue
         if output.layout is not torch.strided:
             raise Misbehaviour(f"{name} must be a dense (strided) tensor; got layout {output.layout}")
         if output.shape != shape or output.dtype != dtype or output.device != x.device:
@@ -147,10 +150,10 @@ def _check_outputs(y, h_last, x):
             )
 
 
-def _check_aliases(outputs, memory):
+def _check_aliases(y, h_last, memory):
     owners = {guarded.buffer.untyped_storage().data_ptr(): name for name, guarded in memory.items()}
-    for name, output in outputs.items():
-        if output.numel():
+    for name, output in (("y", y), ("h_last", h_last)):
+        if output is not None and output.numel():
             other = owners.setdefault(output.untyped_storage().data_ptr(), name)
             if other != name:
                 raise Misbehaviour(f"{name} shares memory with {other}: outputs must alias nothing")
@@ -162,7 +165,7 @@ def _gradients(case: Case, y, h_last, leaves, wanted, memory, keep_graph=False):
     pairs = [
         (output, memory[name].tensor)
         for output, name in ((y, "dy"), (h_last, "dh_last"))
-        if name in memory and output.requires_grad
+        if name in memory and output is not None and output.requires_grad
     ]
     inputs = [leaves[name] for name in wanted]
     found: tuple = (None,) * len(inputs)

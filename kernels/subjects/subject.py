@@ -1,5 +1,6 @@
 """What an implementation under test declares of itself."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -7,6 +8,7 @@ from oracle import DEFAULT, Profile
 
 DTYPES = ("float32", "bfloat16", "float16")
 AXES = ("B", "T", "D", "strides")
+_HASH = r"(?<=\b[0-9a-f]{12})[0-9a-f]{28}\b"
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,9 @@ class Subject:
         autograd (shapes and dtypes as in `kernels.rglru`).
     name : str
         How it is called in reports, and the argument of --subject that loads it.
-    resets, h0, backward : bool
-        Whether it knows segment_pos, an initial state, gradients.
+    resets, h0, h_last, backward : bool
+        Whether it knows segment_pos, an initial state, the last state in float32 (else it may return None for it),
+        gradients.
     dtypes : tuple of str
         Dtypes of x that it takes.
     width_multiple, min_length : int
@@ -55,6 +58,7 @@ class Subject:
     name: str
     resets: bool = True
     h0: bool = True
+    h_last: bool = True
     backward: bool = True
     dtypes: tuple[str, ...] = DTYPES
     width_multiple: int = 1
@@ -67,6 +71,12 @@ class Subject:
     interpreted: bool = False
     deviations: tuple[Deviation, ...] = ()
     versions: Callable[[], dict[str, str]] = field(default=dict)
+
+    @property
+    def title(self) -> str:
+        """Its name and what it was made of, as reports show it; hashes are cut to 12 digits."""
+        made_of = ", ".join(f"{name} {version}" for name, version in self.versions().items())
+        return f"{self.name} ({re.sub(_HASH, '', made_of)})" if made_of else self.name
 
     def __post_init__(self):
         for name in self.dtypes:

@@ -70,7 +70,8 @@ def test_a_built_in_subject_has_its_name_or_says_what_it_needs(name):
         assert callable(subject.function)
         return
     assert name not in (*PRODUCTION, "eager")
-    assert re.fullmatch(rf"{name} needs the package '[\w.]+', which is not installed", refused)
+    needed = r"the package '[\w.]+', which is not installed|a checkout of hawk-pytorch, which is not there: .*"
+    assert re.fullmatch(rf"{name} needs ({needed})", refused)
 
 
 def test_a_built_in_subject_without_its_package_is_unavailable(monkeypatch):
@@ -133,8 +134,8 @@ def test_an_unknown_name_is_refused_with_every_way_to_name_one(entry_points):
     """A typo is the likeliest first call."""
     entry_points(("mine", "kernels.subjects.eager:SUBJECT"))
     text = (
-        "no subject is called 'min': give one of serial, eager, recurrentgemma, FILE.py:FUNCTION, MODULE:FUNCTION, or "
-        "the name of an entry point of the group 'rglru.subjects'"
+        "no subject is called 'min': give one of serial, eager, recurrentgemma, fattori, FILE.py:FUNCTION, "
+        "MODULE:FUNCTION, or the name of an entry point of the group 'rglru.subjects'"
     )
     with pytest.raises(SubjectError, match=exactly(text)):
         load("min")
@@ -248,6 +249,16 @@ def test_a_misspelt_promise_is_refused(promise, text):
     """It would switch off a clause in silence."""
     with pytest.raises(ValueError, match=exactly(text)):
         Subject(eager.rglru, "f", **promise)
+
+
+def test_its_title_says_what_it_was_made_of():
+    """Hashes cut short enough to be read, and long enough to be looked up."""
+    subject = Subject(eager.rglru, "f")
+    assert subject.title == "f"
+    made_of = {"package": "1.0", "commit": f"unpinned {'0123456789' * 4}", "other": "0123456789" * 5}
+    assert replace(subject, versions=lambda: made_of).title == (
+        f"f (package 1.0, commit unpinned 012345678901, other {'0123456789' * 5})"
+    )
 
 
 # --- run: results
@@ -365,6 +376,17 @@ def test_cuts_that_lose_the_state_show():
     case = ordinary(2).replace(h0=None)
     assert judge(case, run(Subject(forgetful, "f"), case)).holds
     assert not judge(case, run(Subject(forgetful, "f"), case, Call(cuts=(5,)))).holds
+
+
+def test_a_last_state_that_is_not_promised_is_not_looked_at():
+    """A kernel that returns y alone has None to give, or what it does not vouch for."""
+    case = ordinary(0).replace(dh_last=None)
+    for change in (lambda y, h_last, inputs: (y, None), lambda y, h_last, inputs: (y, y[0, 0, 0])):
+        result = run(replace(around(change), h_last=False), case, GUARDED)
+        assert result.h_last is None
+        assert judge(case, result).holds
+        with pytest.raises(Misbehaviour):
+            run(around(change), case)
 
 
 # --- run: what is wrong without an oracle
