@@ -8,6 +8,8 @@ from kernels.cell import INTERPRETED
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ALGORITHMS = ("auto", "serial")
+ALIGNMENT = 16
+"""Bytes: Triton compiles a kernel anew for pointers that are less aligned."""
 
 
 def rglru(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None, algorithm="auto", chunk_size=None):
@@ -27,7 +29,7 @@ def rglru(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None, algorithm="a
     h0 : Tensor [B, D], float32, optional
         State before the first token. None: zeros.
     algorithm : str
-        "serial": one program a row and 64 channels walks through time. "auto": the fastest one that is there.
+        "serial": one program a row and tile of channels walks through time. "auto": the fastest one that is there.
     chunk_size : None
         No algorithm that takes one is there yet.
 
@@ -180,7 +182,9 @@ _backward.register_autograd(_refuse)
 
 
 def _dense(*tensors):
-    return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
+    """Contiguous tensors whose memory starts at a multiple of `ALIGNMENT`, copied where they are not."""
+    dense = (None if tensor is None else tensor.contiguous() for tensor in tensors)
+    return tuple(t if t is None or t.data_ptr() % ALIGNMENT == 0 else t.clone() for t in dense)
 
 
 def _on(x):

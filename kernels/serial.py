@@ -1,74 +1,183 @@
 """The fused serial kernels: one program walks all of time for one row and a tile of channels, forward and backward.
 
 The strategy (fuse gates, decay and write with the scan; recompute them in backward) is Fattori's
-(github.com/fattorib/hawk-pytorch, hawk/scan_fused.py). Here the forward saves a float32 state every `STEPS` steps and
-the backward rebuilds the states between them; resets, h0, h_last, any width and any length are ours.
+(github.com/fattorib/hawk-pytorch, hawk/scan_fused.py). Here a program takes a tile of steps at once while the next one
+is being loaded, the forward saves a float32 state every `STEPS` steps and the backward rebuilds the states between
+them; resets, h0, h_last, any width and any length are ours.
+
+A width that is a multiple of `CHANNELS` is a compile-time constant, because a running stride costs the backward half of
+its speed; all other widths share one slower variant. So each such width costs a first call some seconds.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from kernels.cell import LOG2_E, MIN_MULTIPLIER, C, cell, sigmoid, softplus, store
+from kernels.cell import LOG2_E, C, sigmoid, softplus
+from kernels.tile import apply, gradients, last_row, load, positions, resets, run, scan, write_run
 
 STEPS = 8
-"""Steps between saved states, which backward holds at once."""
+"""Steps of a run: the forward saves the state before each run."""
+ROWS = 4
+"""Runs of a forward tile, a warp each."""
 CHANNELS = 64
-"""Channels of a program."""
-ROWS = 8
+"""Channels of a forward program: two a lane."""
+FORWARD_REGISTERS = 96
+"""Registers a thread of the forward may take: 20 warps a multiprocessor."""
+BACKWARD_CHANNELS = 128
+"""Channels of a backward program, of two warps."""
+BACKWARD_REGISTERS = 128
+"""Registers a thread of the backward may take: 16 warps a multiprocessor."""
+SPLIT = ROWS * STEPS
+"""Calls split at multiples of this give the bits of one call."""
+TERMS = 8
 """Rows of da_param that are read at once."""
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["words", "has_h0", "T", "D"])
 def _forward_kernel(
     x_ptr,
     gate_x_ptr,
     gate_a_ptr,
     a_param_ptr,
     segment_pos_ptr,
+    words,
     h0_ptr,
+    has_h0,
     y_ptr,
     h_last_ptr,
     states_ptr,
     T,
     D,
-    HAS_RESETS: tl.constexpr,
-    HAS_H0: tl.constexpr,
+    WIDTH: tl.constexpr,
     SAVE: tl.constexpr,
     STEPS: tl.constexpr,
+    ROWS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    tiles = tl.cdiv(D, CHANNELS)
+    width = WIDTH if WIDTH > 0 else D
+    tiles = tl.cdiv(width, CHANNELS)
     b = (tl.program_id(0) // tiles).to(tl.int64)
-    d = (tl.program_id(0) % tiles) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = d < D
-    rate = -C.value * LOG2_E.value * softplus(tl.load(a_param_ptr + d, mask=inside, other=0.0))
-    h = tl.zeros([CHANNELS], tl.float32)
-    if HAS_H0:
-        h = tl.load(h0_ptr + b * D + d, mask=inside, other=0.0)
-    for t in range(0, T):
-        if SAVE and t % STEPS == 0:
-            tl.store(states_ptr + (b * tl.cdiv(T, STEPS) + t // STEPS) * D + d, h, mask=inside)
-        at = (b * T + t) * D + d
-        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        gate_x = tl.load(gate_x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        gate_a = tl.load(gate_a_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        i, _, a, m = cell(gate_x, gate_a, rate)
-        gated = i * x
-        h = a * h + m * gated
-        if HAS_RESETS:
-            h = tl.where(tl.load(segment_pos_ptr + b * T + t) == 0, gated, h)
-        store(y_ptr + at, h, inside)
-    tl.store(h_last_ptr + b * D + d, h, mask=inside)
+    d = (tl.program_id(0) % tiles) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    if WIDTH == 0:
+        d = tl.max_contiguous(d, (1, 1))  # unaligned rows: without it, loads and stores disagree on a layout
+    row = tl.arange(0, ROWS)[:, None]
+    inside = (d >= 0 if WIDTH > 0 else d < width) & (row >= 0)
+    rate = -C.value * LOG2_E.value * softplus(tl.load(a_param_ptr + d + 0 * row, mask=inside, other=0.0))
+    h = tl.load(h0_ptr + b * width + d + 0 * row, mask=inside & (has_h0 > 0), other=0.0)
+    segment_pos_ptr += b * T * words
+    at = b * T * width
+    offset = row * (STEPS * width) + d
+    x_ptr += at
+    gate_x_ptr += at
+    gate_a_ptr += at
+    y_ptr += at
+    states_ptr += b * tl.cdiv(T, STEPS) * width + row * width + d
+    LENGTH: tl.constexpr = ROWS * STEPS
+    left = T - row * STEPS
+    xs = load(x_ptr, offset, width, left, inside, STEPS)
+    gates_x = load(gate_x_ptr, offset, width, left, inside, STEPS)
+    gates_a = load(gate_a_ptr, offset, width, left, inside, STEPS)
+    position = positions(segment_pos_ptr, words, 0, T, LENGTH)
+    for t in range(0, T, LENGTH):
+        left = T - t - row * STEPS
+        x_ptr += LENGTH * width
+        gate_x_ptr += LENGTH * width
+        gate_a_ptr += LENGTH * width
+        all_bits = resets(position, LENGTH)
+        position = positions(segment_pos_ptr, words, t + LENGTH, T, LENGTH)
+        next_xs = load(x_ptr, offset, width, left - LENGTH, inside, STEPS)
+        next_gates_x = load(gate_x_ptr, offset, width, left - LENGTH, inside, STEPS)
+        next_gates_a = load(gate_a_ptr, offset, width, left - LENGTH, inside, STEPS)
+        if (all_bits == 0) & (t + LENGTH <= T):
+            h = _forward_tile(
+                h,
+                xs,
+                gates_x,
+                gates_a,
+                0,
+                left,
+                inside,
+                row,
+                rate,
+                y_ptr,
+                states_ptr,
+                offset,
+                width,
+                STEPS,
+                ROWS,
+                SAVE,
+                True,
+            )
+        else:
+            bits = (all_bits >> (row * STEPS)) & ((1 << STEPS) - 1)
+            h = _forward_tile(
+                h,
+                xs,
+                gates_x,
+                gates_a,
+                bits,
+                left,
+                inside,
+                row,
+                rate,
+                y_ptr,
+                states_ptr,
+                offset,
+                width,
+                STEPS,
+                ROWS,
+                SAVE,
+                False,
+            )
+        y_ptr += LENGTH * width
+        states_ptr += ROWS * width
+        xs = next_xs
+        gates_x = next_gates_x
+        gates_a = next_gates_a
+    tl.store(h_last_ptr + b * width + d + 0 * row, h, mask=inside & (row == 0))
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit
+def _forward_tile(
+    h,
+    xs,
+    gates_x,
+    gates_a,
+    bits,
+    left,
+    inside,
+    row,
+    rate,
+    y_ptr,
+    state_ptr,
+    offset,
+    stride,
+    STEPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    SAVE: tl.constexpr,
+    PLAIN: tl.constexpr,
+):
+    """Write the states of a tile that starts at h, and return the one it ends with."""
+    decays, writes = run(xs, gates_x, gates_a, bits, left, rate, STEPS, PLAIN)
+    cut = tl.zeros(rate.shape, tl.int32) + (bits != 0)
+    decay, write, cut, past_decay, past_write, past_cut = scan(
+        decays[STEPS - 1], writes[STEPS - 1], cut, row, ROWS, PLAIN
+    )
+    start = apply(past_decay, past_write, past_cut, h, PLAIN)
+    end = last_row(apply(decay, write, cut, h, PLAIN), row, ROWS)
+    write_run(start, decays, writes, bits, left, inside, y_ptr, state_ptr, offset, stride, STEPS, SAVE, PLAIN)
+    return end
+
+
+@triton.jit(do_not_specialize=["words", "T", "D"])
 def _backward_kernel(
     x_ptr,
     gate_x_ptr,
     gate_a_ptr,
     a_param_ptr,
     segment_pos_ptr,
+    words,
     states_ptr,
     dy_ptr,
     dh_last_ptr,
@@ -79,94 +188,112 @@ def _backward_kernel(
     dh0_ptr,
     T,
     D,
-    HAS_RESETS: tl.constexpr,
+    WIDTH: tl.constexpr,
     STEPS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    tiles = tl.cdiv(D, CHANNELS)
+    width = WIDTH if WIDTH > 0 else D
+    tiles = tl.cdiv(width, CHANNELS)
     b = (tl.program_id(0) // tiles).to(tl.int64)
     d = (tl.program_id(0) % tiles) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = d < D
+    if WIDTH == 0:
+        d = tl.max_contiguous(d, 1)
+    inside = d >= 0 if (WIDTH > 0 and WIDTH % CHANNELS == 0) else d < width
     a_param = tl.load(a_param_ptr + d, mask=inside, other=0.0)
     softplus_p = softplus(a_param)
-    rate = -C.value * LOG2_E.value * softplus_p
-    carry = tl.load(dh_last_ptr + b * D + d, mask=inside, other=0.0)  # a_{t+1} g_{t+1}
+    slope = -C.value * softplus_p
+    rate = slope * LOG2_E.value
+    carry = tl.load(dh_last_ptr + b * width + d, mask=inside, other=0.0)
     da_param = tl.zeros([CHANNELS], tl.float32)
-    segments = tl.cdiv(T, STEPS)
-    for segment in range(segments - 1, -1, -1):
-        start = segment * STEPS
-        h = tl.load(states_ptr + (b * segments + segment) * D + d, mask=inside, other=0.0)
-        xs = ()
-        i_s = ()
-        rs = ()
-        a_s = ()
-        ms = ()
-        h_prevs = ()
-        resets = ()
-        for step in tl.static_range(STEPS):
-            t = start + step
-            here = inside & (t < T)
-            at = (b * T + t) * D + d
-            x = tl.load(x_ptr + at, mask=here, other=0.0).to(tl.float32)
-            gate_x = tl.load(gate_x_ptr + at, mask=here, other=0.0).to(tl.float32)
-            gate_a = tl.load(gate_a_ptr + at, mask=here, other=0.0).to(tl.float32)
-            i, r, a, m = cell(gate_x, gate_a, rate)
-            reset = t < 0
-            if HAS_RESETS:
-                reset = tl.load(segment_pos_ptr + b * T + t, mask=t < T, other=1) == 0
-            h_prevs = h_prevs + (h,)
-            h = tl.where(reset, i * x, a * h + m * (i * x))
-            xs = xs + (x,)
-            i_s = i_s + (i,)
-            rs = rs + (r,)
-            a_s = a_s + (a,)
-            ms = ms + (tl.where(reset, 1.0, m),)
-            resets = resets + (reset,)
-        for back in tl.static_range(STEPS):
-            t = start + (STEPS - 1 - back)
-            here = inside & (t < T)
-            at = (b * T + t) * D + d
-            x, i, r = xs[STEPS - 1 - back], i_s[STEPS - 1 - back], rs[STEPS - 1 - back]
-            a, m, h_prev = a_s[STEPS - 1 - back], ms[STEPS - 1 - back], h_prevs[STEPS - 1 - back]
-            reset = resets[STEPS - 1 - back]
-            g = carry + tl.load(dy_ptr + at, mask=here, other=0.0).to(tl.float32)
-            dx = g * m * i
-            store(dx_ptr + at, dx, here)
-            store(dgate_x_ptr + at, dx * x * (1.0 - i), here)
-            flow = a * g
-            # the slope of sqrt(1 - a^2) times -2 a^2 is -a^2 / max(m, 1/2000)
-            dL_r = flow * (h_prev - i * x * (a / tl.where(m > MIN_MULTIPLIER.value, m, MIN_MULTIPLIER.value))) * r
-            past = here & (reset == 0)
-            da_param += tl.where(past, dL_r, 0.0)
-            store(dgate_a_ptr + at, tl.where(past, dL_r * (1.0 - r) * (-C.value * softplus_p), 0.0), here)
-            carry = tl.where(reset, 0.0, tl.where(t < T, flow, carry))
+    runs = tl.cdiv(T, STEPS)
+    t = (runs - 1) * STEPS
+    at = (b * T + t) * width
+    x_ptr += at
+    gate_x_ptr += at
+    gate_a_ptr += at
+    dy_ptr += at
+    dx_ptr += at
+    dgate_x_ptr += at
+    dgate_a_ptr += at
+    segment_pos_ptr += b * T * words
+    states_ptr += (b * runs + runs - 1) * width
+    left = T - t
+    xs = load(x_ptr, d, width, left, inside, STEPS)
+    gates_x = load(gate_x_ptr, d, width, left, inside, STEPS)
+    gates_a = load(gate_a_ptr, d, width, left, inside, STEPS)
+    dys = load(dy_ptr, d, width, left, inside, STEPS)
+    h = tl.load(states_ptr + d, mask=inside, other=0.0)
+    position = positions(segment_pos_ptr, words, t, T, STEPS)
+    for k in range(0, runs):
+        left = T - t
+        # the first run is loaded once more at the end, and not used
+        step_back = tl.where(k + 1 < runs, STEPS, 0).to(tl.int64) * width
+        x_ptr -= step_back
+        gate_x_ptr -= step_back
+        gate_a_ptr -= step_back
+        dy_ptr -= step_back
+        states_ptr -= tl.where(k + 1 < runs, 1, 0).to(tl.int64) * width
+        next_xs = load(x_ptr, d, width, STEPS, inside, STEPS)
+        next_gates_x = load(gate_x_ptr, d, width, STEPS, inside, STEPS)
+        next_gates_a = load(gate_a_ptr, d, width, STEPS, inside, STEPS)
+        next_h = tl.load(states_ptr + d, mask=inside, other=0.0)
+        next_dys = load(dy_ptr, d, width, STEPS, inside, STEPS)
+        bits = resets(position, STEPS)
+        position = positions(segment_pos_ptr, words, t - STEPS, T, STEPS)
+        carry, da_param = gradients(
+            carry,
+            da_param,
+            h,
+            xs,
+            gates_x,
+            gates_a,
+            dys,
+            bits,
+            left,
+            inside,
+            rate,
+            slope,
+            dx_ptr,
+            dgate_x_ptr,
+            dgate_a_ptr,
+            d,
+            width,
+            STEPS,
+        )
+        dx_ptr -= STEPS * width
+        dgate_x_ptr -= STEPS * width
+        dgate_a_ptr -= STEPS * width
+        t -= STEPS
+        xs = next_xs
+        gates_x = next_gates_x
+        gates_a = next_gates_a
+        dys = next_dys
+        h = next_h
     # no token but resets: an empty sum, whatever a_param holds
     da_param = tl.where(da_param == 0.0, 0.0, da_param * (-C.value * sigmoid(a_param)))
-    tl.store(da_param_ptr + b * D + d, da_param, mask=inside)
-    tl.store(dh0_ptr + b * D + d, carry, mask=inside)
+    tl.store(da_param_ptr + b * width + d, da_param, mask=inside)
+    tl.store(dh0_ptr + b * width + d, carry, mask=inside)
 
 
-@triton.jit(do_not_specialize=["B"])
-def _sum_rows_kernel(rows_ptr, sum_ptr, B, D, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Sum [B, D] over B one row after another, ROWS loads at once.
+@triton.jit(do_not_specialize=["B", "D"])
+def _sum_rows_kernel(rows_ptr, sum_ptr, B, D, TERMS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Sum [B, D] over B one row after another, TERMS loads at once.
 
     torch.sum and tl.sum choose an order by the width, so that a channel's bits would depend on its neighbours' number.
     """
-    d = (tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)).to(tl.int64)
+    d = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     inside = d < D
     total = tl.zeros([CHANNELS], tl.float32)
-    for start in range(0, B, ROWS):
-        rows = ()
-        for row in tl.static_range(ROWS):
-            b = start + row + 0 * d
-            rows = rows + (tl.load(rows_ptr + b * D + d, mask=inside & (b < B), other=0.0),)
-        for row in tl.static_range(ROWS):
+    for start in range(0, B, TERMS):
+        rows = load(rows_ptr, d, D, B - start, inside, TERMS)
+        rows_ptr += TERMS * D
+        for row in tl.static_range(TERMS):
             total += rows[row]
     tl.store(sum_ptr + d, total, mask=inside)
 
 
 def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):
-    """(y, h_last, states) of contiguous, non-empty inputs; `states` [B, ceil(T / STEPS), D] is empty unless `save`."""
+    """(y, h_last, states) of contiguous, aligned, non-empty inputs; `states` [B, ceil(T / STEPS), D], or empty."""
     batch, steps, width = x.shape
     y = torch.empty_like(x)
     h_last = x.new_empty((batch, width), dtype=torch.float32)
@@ -176,33 +303,36 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):
         gate_x,
         gate_a,
         a_param,
-        segment_pos,
-        h0,
+        *_as_words(segment_pos, a_param),
+        a_param if h0 is None else h0,
+        int(h0 is not None),
         y,
         h_last,
         states,
         steps,
         width,
-        HAS_RESETS=segment_pos is not None,
-        HAS_H0=h0 is not None,
+        WIDTH=_constant(width),
         SAVE=save,
         STEPS=STEPS,
+        ROWS=ROWS,
         CHANNELS=CHANNELS,
+        num_warps=ROWS,
+        maxnreg=FORWARD_REGISTERS if _constant(width) else None,
     )
     return y, h_last, states
 
 
 def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
-    """(dx, dgate_x, dgate_a, da_param, dh0) of contiguous, non-empty inputs and the states the forward saved."""
+    """(dx, dgate_x, dgate_a, da_param, dh0) of contiguous, aligned, non-empty inputs and the forward's states."""
     batch, steps, width = x.shape
     dx, dgate_x, dgate_a = (torch.empty_like(x) for _ in range(3))
     da_param, dh0 = (x.new_empty((batch, width), dtype=torch.float32) for _ in range(2))
-    _backward_kernel[(batch * triton.cdiv(width, CHANNELS),)](
+    _backward_kernel[(batch * triton.cdiv(width, BACKWARD_CHANNELS),)](
         x,
         gate_x,
         gate_a,
         a_param,
-        segment_pos,
+        *_as_words(segment_pos, a_param),
         states,
         dy,
         dh_last,
@@ -213,10 +343,24 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
         dh0,
         steps,
         width,
-        HAS_RESETS=segment_pos is not None,
+        WIDTH=_constant(width),
         STEPS=STEPS,
-        CHANNELS=CHANNELS,
+        CHANNELS=BACKWARD_CHANNELS,
+        num_warps=2,
+        maxnreg=BACKWARD_REGISTERS if _constant(width) else None,
     )
     total = torch.empty_like(a_param)
-    _sum_rows_kernel[(triton.cdiv(width, CHANNELS),)](da_param, total, batch, width, ROWS=ROWS, CHANNELS=CHANNELS)
+    _sum_rows_kernel[(triton.cdiv(width, CHANNELS),)](da_param, total, batch, width, TERMS=TERMS, CHANNELS=CHANNELS)
     return dx, dgate_x, dgate_a, total, dh0
+
+
+def _constant(width: int) -> int:
+    """The width a kernel is compiled for; 0 for the variant that takes any."""
+    return width if width % CHANNELS == 0 else 0
+
+
+def _as_words(segment_pos, stand_in):
+    """segment_pos as int32 words and how many of them an element has, so that one kernel takes both dtypes, or none."""
+    if segment_pos is None:
+        return stand_in.view(torch.int32), 0
+    return segment_pos.view(torch.int32), segment_pos.element_size() // 4

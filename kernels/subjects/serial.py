@@ -4,7 +4,7 @@ import functools
 from dataclasses import replace
 
 import kernels
-from kernels.serial import STEPS
+from kernels.serial import SPLIT, STEPS
 from kernels.subjects.subject import Subject
 from oracle import DEFAULT
 
@@ -14,7 +14,7 @@ SUBJECT = Subject(
     # a term of da_param is added along T by its program, then along B
     profile=replace(DEFAULT, name="serial", da_param_additions=lambda batch, steps: steps + batch),
     bitwise=frozenset({"B", "T", "D", "strides"}),
-    split=1,
-    tiles=(STEPS,),
+    split=SPLIT,
+    tiles=(STEPS, SPLIT),
     interpreted=True,
 )

@@ -1,0 +1,220 @@
+"""A tile of time, [ROWS, CHANNELS]: each row is a run of STEPS consecutive steps.
+
+A run is unrolled, so that time passes inside a thread; only what the rows hand on to one another goes through a scan.
+
+What a row does to a state h is the affine map h -> decay h + write, or, after a reset, h -> write: `cut` says which, so
+that the past is selected away and not multiplied by zero.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.cell import INTERPRETED, MIN_MULTIPLIER, cell, store
+
+
+@triton.jit
+def load(pointer, offset, stride, left, inside, STEPS: tl.constexpr):
+    """A tuple of STEPS vectors at `offset`, `stride` elements apart; those from `left` on, and outside, are zero."""
+    values = ()
+    for step in tl.static_range(STEPS):
+        values = values + (tl.load(pointer + (offset + step * stride), mask=inside & (step < left), other=0.0),)
+    return values
+
+
+@triton.jit
+def positions(pointer, words, t, T, LENGTH: tl.constexpr):
+    """segment_pos of the steps t .. t + LENGTH, as int32: 0 exactly at resets, 1 beyond T and where there is none.
+
+    `words` is how many int32 an element has: 1, 2 for int64, 0 for no segment_pos.
+    """
+    at = t + tl.arange(0, LENGTH)
+    there = (at >= 0) & (at < T) & (words > 0)
+    low = tl.load(pointer + at * words, mask=there, other=1)
+    high = tl.load(pointer + at * words + (words - 1), mask=there, other=1)
+    return low | high
+
+
+@triton.jit
+def resets(position, LENGTH: tl.constexpr):
+    """One bit a step, set at resets."""
+    return tl.sum((position == 0).to(tl.int32) << tl.arange(0, LENGTH), axis=0)
+
+
+@triton.jit
+def _after(decay, write, cut, past_decay, past_write, past_cut):
+    """The map of a run after that of its past."""
+    return past_decay * decay, tl.where(cut != 0, write, tl.fma(decay, past_write, write)), past_cut | cut
+
+
+@triton.jit
+def _with_resets(d1, w1, c1, pd1, pw1, pc1, d2, w2, c2, pd2, pw2, pc2):
+    """Two neighbouring runs as one: its map, and its map without its last row."""
+    decay, write, cut = _after(d2, w2, c2, d1, w1, c1)
+    past_decay, past_write, past_cut = _after(pd2, pw2, pc2, d1, w1, c1)
+    return decay, write, cut, past_decay, past_write, past_cut
+
+
+@triton.jit
+def _without_resets(d1, w1, pd1, pw1, d2, w2, pd2, pw2):
+    return d1 * d2, tl.fma(d2, w1, w2), d1 * pd2, tl.fma(pd2, w1, pw2)
+
+
+@triton.jit
+def scan(decay, write, cut, row, ROWS: tl.constexpr, PLAIN: tl.constexpr):
+    """The maps up to each row, with it and without it; PLAIN where nothing is cut.
+
+    Under the interpreter row by row: its scan takes 0.1 ms an element.
+    """
+    past_decay = decay * 0.0 + 1.0
+    past_write = write * 0.0
+    past_cut = cut * 0
+    if INTERPRETED:
+        past_decay = tl.full(decay.shape, 1.0, tl.float32)
+        past_write = tl.zeros(write.shape, tl.float32)
+        for k in tl.static_range(1, ROWS):
+            last = row == k - 1
+            d, w, c = _after(decay, write, cut, past_decay, past_write, past_cut)
+            here = row == k
+            past_decay = tl.where(here, tl.sum(tl.where(last, d, 0.0), axis=0)[None, :], past_decay)
+            past_write = tl.where(here, tl.sum(tl.where(last, w, 0.0), axis=0)[None, :], past_write)
+            past_cut = tl.where(here, tl.sum(tl.where(last, c, 0), axis=0)[None, :], past_cut)
+        decay, write, cut = _after(decay, write, cut, past_decay, past_write, past_cut)
+    elif PLAIN:
+        decay, write, past_decay, past_write = tl.associative_scan(
+            (decay, write, past_decay, past_write), 0, _without_resets
+        )
+    else:
+        decay, write, cut, past_decay, past_write, past_cut = tl.associative_scan(
+            (decay, write, cut, past_decay, past_write, past_cut), 0, _with_resets
+        )
+    return decay, write, cut, past_decay, past_write, past_cut
+
+
+@triton.jit
+def apply(decay, write, cut, h, PLAIN: tl.constexpr):
+    """The state that a map makes of h."""
+    out = tl.fma(decay, h, write)
+    if not PLAIN:
+        out = tl.where(cut != 0, write, out)
+    return out
+
+
+@triton.jit
+def last_row(value, row, ROWS: tl.constexpr):
+    """The last row's values in every row."""
+    return tl.sum(tl.where(row == ROWS - 1, value, 0.0), axis=0)[None, :] + tl.zeros(value.shape, tl.float32)
+
+
+@triton.jit
+def run(xs, gates_x, gates_a, bits, left, rate, STEPS: tl.constexpr, PLAIN: tl.constexpr):
+    """Tuples of decays and writes of a row's run up to each of its steps, from no past.
+
+    `bits` are the row's resets, `left` the steps of it that exist; PLAIN: no resets, and every step exists.
+    """
+    decays = ()
+    writes = ()
+    for step in tl.static_range(STEPS):
+        i, _, a, m = cell(gates_x[step].to(tl.float32), gates_a[step].to(tl.float32), rate)
+        gated = i * xs[step].to(tl.float32)
+        if not PLAIN:
+            a = tl.where(step < left, a, 1.0)
+        if step == 0:
+            decay = a
+            write = m * gated
+        else:
+            decay = decay * a
+            write = tl.fma(a, write, m * gated)
+        if not PLAIN:
+            write = tl.where(((bits >> step) & 1) != 0, gated, write)
+        decays = decays + (decay,)
+        writes = writes + (write,)
+    return decays, writes
+
+
+@triton.jit
+def write_run(
+    start,
+    decays,
+    writes,
+    bits,
+    left,
+    inside,
+    y_ptr,
+    state_ptr,
+    offset,
+    stride,
+    STEPS: tl.constexpr,
+    SAVE: tl.constexpr,
+    PLAIN: tl.constexpr,
+):
+    """Store the states of a row's run that starts at state `start`, and `start` itself if SAVE."""
+    if SAVE:
+        tl.store(state_ptr, start, mask=inside & (left > 0))
+    for step in tl.static_range(STEPS):
+        mask = inside
+        if not PLAIN:
+            mask = inside & (step < left)
+        h = tl.fma(decays[step], start, writes[step])
+        if not PLAIN:
+            h = tl.where((bits & ((2 << step) - 1)) != 0, writes[step], h)
+        store(y_ptr + (offset + step * stride), h, mask)
+
+
+@triton.jit
+def gradients(
+    carry,
+    da_param,
+    h,
+    xs,
+    gates_x,
+    gates_a,
+    dys,
+    bits,
+    left,
+    inside,
+    rate,
+    slope,
+    dx_ptr,
+    dgate_x_ptr,
+    dgate_a_ptr,
+    offset,
+    stride,
+    STEPS: tl.constexpr,
+):
+    """Store the gradients of a run that starts at state h; return the carry a g of its first step and da_param's sum.
+
+    `carry` is a g of the step after the run, slope = -8 softplus(a_param). A first pass computes from the state and the
+    gates what a step multiplies its cotangent g by, the second goes back in time with g.
+    """
+    decays = ()
+    to_dx = ()
+    to_dgate_x = ()
+    to_da_param = ()
+    to_dgate_a = ()
+    for step in tl.static_range(STEPS):
+        i, r, a, m = cell(gates_x[step].to(tl.float32), gates_a[step].to(tl.float32), rate)
+        x = xs[step].to(tl.float32)
+        gated = i * x
+        reset = ((bits >> step) & 1) != 0
+        # the slope of sqrt(1 - a^2) times -2 a^2 is -a^2 / max(m, 1/2000)
+        root = tl.rsqrt(tl.maximum(m, MIN_MULTIPLIER.value))
+        dL = tl.where(reset, 0.0, tl.fma(-gated, a * (root * root), h) * r)
+        decays = decays + (a,)
+        to_dx = to_dx + (tl.where(reset, i, m * i),)
+        to_dgate_x = to_dgate_x + (x - gated,)
+        to_da_param = to_da_param + (dL,)
+        to_dgate_a = to_dgate_a + (tl.where(reset, 0.0, dL * tl.fma(-slope, r, slope)),)
+        h = tl.where(reset, gated, tl.fma(a, h, m * gated))
+    for back in tl.static_range(STEPS):
+        here = (STEPS - 1 - back) < left
+        mask = inside & here
+        at = offset + (STEPS - 1 - back) * stride
+        g = carry + dys[STEPS - 1 - back].to(tl.float32)
+        dx = g * to_dx[STEPS - 1 - back]
+        flow = tl.where(((bits >> (STEPS - 1 - back)) & 1) != 0, 0.0, decays[STEPS - 1 - back] * g)
+        da_param += tl.where(here, flow * to_da_param[STEPS - 1 - back], 0.0)
+        carry = tl.where(here, flow, carry)
+        store(dx_ptr + at, dx, mask)
+        store(dgate_x_ptr + at, dx * to_dgate_x[STEPS - 1 - back], mask)
+        store(dgate_a_ptr + at, flow * to_dgate_a[STEPS - 1 - back], mask)
+    return carry, da_param
