@@ -44,6 +44,7 @@ def pytest_addoption(parser):
     group.addoption("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
     group.addoption("--clauses", help="only these clauses of the contract, as in 1,2,13")
     group.addoption("--profile", choices=tuple(PROFILES), default="default", help="how many examples a clause gets")
+    group.addoption("--examples", type=int, help="how many examples, instead of the profile's")
     group.addoption("--slow", action="store_true", help="also the suite's own slow tests, as tox and CI do")
     group.addoption("--require-device", action="store_true", help="fail without a CUDA device or when a GPU test skips")
 
@@ -59,9 +60,16 @@ def pytest_configure(config):
         config.stash[SUBJECTS] = _load_subjects(config)
         config.stash[SEED] = _seed(config)
         _wanted_clauses(config)
+        if config.getoption("examples") is not None and config.getoption("examples") < 1:
+            raise ValueError(f"--examples must be at least 1; got {config.getoption('examples')}")
     except (ValueError, RuntimeError) as error:
         raise pytest.UsageError(str(error)) from error
-    settings.load_profile(config.getoption("profile"))
+    examples = config.getoption("examples")
+    if examples is None:
+        settings.load_profile(config.getoption("profile"))
+    else:
+        settings.register_profile("given", settings.get_profile(config.getoption("profile")), max_examples=examples)
+        settings.load_profile("given")
     if worker:
         import torch
 

@@ -37,7 +37,7 @@ BLOCK = 1024
 NAMES = ("exp", "exp_argument", "divide", "sqrt", "log1p", "expm1")
 NORMAL = 2 * LAM
 """From here on a result is off by its relative error; below, one rounding more or less may flush it."""
-SERIES = -0.25
+SERIES = cell.NEAR_ONE.value
 """log2(a) above which the cell has a polynomial for 1 - a^2."""
 
 

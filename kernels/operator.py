@@ -166,9 +166,13 @@ def _setup(ctx, inputs, output):
     x, gate_x, gate_a, a_param, segment_pos, h0, _ = inputs
     ctx.save_for_backward(x, gate_x, gate_a, a_param, segment_pos, output[2])
     ctx.has_h0 = h0 is not None
+    ctx.set_materialize_grads(False)  # the states have none, and zeros for them would be written for nothing
 
 
 def _differentiate(ctx, dy, dh_last, _):
+    x, *_, states = ctx.saved_tensors
+    dy = x.new_zeros(x.shape) if dy is None else dy
+    dh_last = states.new_zeros((x.shape[0], x.shape[2])) if dh_last is None else dh_last
     dx, dgate_x, dgate_a, da_param, dh0 = _backward(*ctx.saved_tensors, dy, dh_last)
     return dx, dgate_x, dgate_a, da_param, None, dh0 if ctx.has_h0 else None, None
 

@@ -22,12 +22,8 @@ ROWS = 4
 """Runs of a forward tile, a warp each."""
 CHANNELS = 64
 """Channels of a forward program: two a lane."""
-FORWARD_REGISTERS = 96
-"""Registers a thread of the forward may take: 20 warps a multiprocessor."""
 BACKWARD_CHANNELS = 128
 """Channels of a backward program, of two warps."""
-BACKWARD_REGISTERS = 128
-"""Registers a thread of the backward may take: 16 warps a multiprocessor."""
 SPLIT = ROWS * STEPS
 """Calls split at multiples of this give the bits of one call."""
 TERMS = 8
@@ -63,8 +59,6 @@ def _forward_kernel(
         d = tl.max_contiguous(d, (1, 1))  # unaligned rows: without it, loads and stores disagree on a layout
     row = tl.arange(0, ROWS)[:, None]
     inside = (d >= 0 if WIDTH > 0 else d < width) & (row >= 0)
-    rate = -C.value * LOG2_E.value * softplus(tl.load(a_param_ptr + d + 0 * row, mask=inside, other=0.0))
-    h = tl.load(h0_ptr + b * width + d + 0 * row, mask=inside & (has_h0 > 0), other=0.0)
     segment_pos_ptr += b * T * words
     at = b * T * width
     offset = row * (STEPS * width) + d
@@ -79,6 +73,8 @@ def _forward_kernel(
     gates_x = load(gate_x_ptr, offset, width, left, inside, STEPS)
     gates_a = load(gate_a_ptr, offset, width, left, inside, STEPS)
     position = positions(segment_pos_ptr, words, 0, T, LENGTH)
+    rate = -C.value * LOG2_E.value * softplus(tl.load(a_param_ptr + d + 0 * row, mask=inside, other=0.0))
+    h = tl.load(h0_ptr + b * width + d + 0 * row, mask=inside & (has_h0 > 0), other=0.0)
     for t in range(0, T, LENGTH):
         left = T - t - row * STEPS
         x_ptr += LENGTH * width
@@ -199,12 +195,6 @@ def _backward_kernel(
     if WIDTH == 0:
         d = tl.max_contiguous(d, 1)
     inside = d >= 0 if (WIDTH > 0 and WIDTH % CHANNELS == 0) else d < width
-    a_param = tl.load(a_param_ptr + d, mask=inside, other=0.0)
-    softplus_p = softplus(a_param)
-    slope = -C.value * softplus_p
-    rate = slope * LOG2_E.value
-    carry = tl.load(dh_last_ptr + b * width + d, mask=inside, other=0.0)
-    da_param = tl.zeros([CHANNELS], tl.float32)
     runs = tl.cdiv(T, STEPS)
     t = (runs - 1) * STEPS
     at = (b * T + t) * width
@@ -224,6 +214,12 @@ def _backward_kernel(
     dys = load(dy_ptr, d, width, left, inside, STEPS)
     h = tl.load(states_ptr + d, mask=inside, other=0.0)
     position = positions(segment_pos_ptr, words, t, T, STEPS)
+    a_param = tl.load(a_param_ptr + d, mask=inside, other=0.0)
+    softplus_p = softplus(a_param)
+    slope = -C.value * softplus_p
+    rate = slope * LOG2_E.value
+    carry = tl.load(dh_last_ptr + b * width + d, mask=inside, other=0.0)
+    da_param = tl.zeros([CHANNELS], tl.float32)
     for k in range(0, runs):
         left = T - t
         # the first run is loaded once more at the end, and not used
@@ -317,7 +313,6 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):
         ROWS=ROWS,
         CHANNELS=CHANNELS,
         num_warps=ROWS,
-        maxnreg=FORWARD_REGISTERS if _constant(width) else None,
     )
     return y, h_last, states
 
@@ -347,7 +342,6 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
         STEPS=STEPS,
         CHANNELS=BACKWARD_CHANNELS,
         num_warps=2,
-        maxnreg=BACKWARD_REGISTERS if _constant(width) else None,
     )
     total = torch.empty_like(a_param)
     _sum_rows_kernel[(triton.cdiv(width, CHANNELS),)](da_param, total, batch, width, TERMS=TERMS, CHANNELS=CHANNELS)

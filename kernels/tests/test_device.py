@@ -1,0 +1,88 @@
+"""What only a GPU shows: how many variants are compiled, and the same bits under load."""
+
+import random
+
+import pytest
+import torch
+
+import kernels
+from kernels import serial
+from kernels.cell import INTERPRETED
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        INTERPRETED, reason="needs a GPU: the interpreter compiles nothing and runs one thing at a time"
+    ),
+]
+KERNELS = (serial._forward_kernel, serial._backward_kernel, serial._sum_rows_kernel)
+MOST_VARIANTS = 16
+"""A dtype's, with one width of whole tiles; each further such width adds three."""
+
+
+def inputs(rows, steps, width, dtype=torch.bfloat16, seed=0):
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+
+    def draw(*shape, of=dtype):
+        return torch.randn(shape, generator=generator, device="cuda").to(of)
+
+    x, gate_x, gate_a = (draw(rows, steps, width) for _ in range(3))
+    return x, gate_x, gate_a, draw(width, of=torch.float32) - 3, draw(rows, width, of=torch.float32)
+
+
+def gradients(x, gate_x, gate_a, a_param, h0, segment_pos):
+    leaves = [tensor.detach().requires_grad_() for tensor in (x, gate_x, gate_a, a_param, h0)]
+    y, h_last = kernels.rglru(*leaves[:4], segment_pos=segment_pos, h0=leaves[4], algorithm="serial")
+    return y, h_last, *torch.autograd.grad((y, h_last), leaves, (torch.ones_like(y), torch.ones_like(h_last)))
+
+
+def variants() -> int:
+    return sum(len(cache[0]) for kernel in KERNELS for cache in kernel.device_caches.values())
+
+
+def test_few_variants_are_compiled_and_none_for_a_batch_or_a_length():
+    """Fifty shapes; resets of both dtypes or none, with h0 and without, training and inference, odd storage offsets."""
+    for kernel in KERNELS:
+        kernel.device_caches.clear()
+    rng = random.Random(0)
+    seen = []
+    for shape in range(50):
+        rows, steps, width = (
+            rng.randint(1, 70),
+            rng.choice([1, 2, 7, 8, 31, 32, 33, 100]),
+            rng.choice([1, 3, 16, 100, 128]),
+        )
+        x, gate_x, gate_a, a_param, h0 = inputs(rows, steps, width, seed=shape)
+        positions = rng.choice([None, torch.int32, torch.int64])
+        segment_pos = None if positions is None else torch.ones(rows, steps, dtype=positions, device="cuda")
+        gradients(x, gate_x, gate_a, a_param, h0, segment_pos)
+        kernels.rglru(x, gate_x, gate_a, a_param, segment_pos=segment_pos)
+        shifted = torch.empty(x.numel() + 1, dtype=x.dtype, device="cuda")[1:].view_as(x).copy_(x)
+        kernels.rglru(shifted, gate_x, gate_a, a_param, segment_pos=segment_pos)
+        seen.append(variants())
+    assert seen[-1] <= MOST_VARIANTS, seen
+    assert seen[-1] == seen[20], seen
+
+
+def test_a_thousand_launches_on_four_streams_repeat_bit_for_bit():
+    """Other work keeps the GPU busy beside them, and what their memory held before differs every time."""
+    cases = []
+    for seed, (rows, steps, width) in enumerate([(3, 517, 2560), (16, 100, 256), (2, 2049, 100), (64, 33, 64)]):
+        *tensors, h0 = inputs(rows, steps, width, seed=seed)
+        segment_pos = torch.randint(0, 50, (rows, steps), device="cuda")
+        cases.append((*tensors, h0, segment_pos))
+    expected = [gradients(*case) for case in cases]
+    streams = [torch.cuda.Stream() for _ in cases]
+    beside = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    wrong = [torch.zeros((), dtype=torch.int64, device="cuda") for _ in cases]
+    matrix = torch.randn(2048, 2048, device="cuda")
+    for _ in range(250):
+        with torch.cuda.stream(beside):
+            matrix = torch.tanh(matrix @ matrix)
+        for case, right, stream, count in zip(cases, expected, streams, wrong, strict=True):
+            with torch.cuda.stream(stream):
+                for output, bits in zip(gradients(*case), right, strict=True):
+                    count += (output != bits).any()
+    torch.cuda.synchronize()
+    assert [int(count) for count in wrong] == [0] * len(cases)
