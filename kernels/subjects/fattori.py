@@ -178,4 +178,5 @@ SUBJECT = Subject(
         Deviation("test_optional_arguments_and_any_subset_of_gradients", _LOG),
     ),
     versions=lambda: VERSIONS,
+    direct=scan,
 )

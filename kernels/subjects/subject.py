@@ -52,6 +52,8 @@ class Subject:
         The ledger, in the subject's own grade.
     versions : callable, optional
         () -> dict of what it was made of, for reports.
+    direct : callable, optional
+        Where `function` runs in another process: the same in this one, for timing.
     """
 
     function: Callable
@@ -71,6 +73,7 @@ class Subject:
     interpreted: bool = False
     deviations: tuple[Deviation, ...] = ()
     versions: Callable[[], dict[str, str]] = field(default=dict)
+    direct: Callable | None = None
 
     @property
     def title(self) -> str:

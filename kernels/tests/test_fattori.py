@@ -172,6 +172,7 @@ def test_the_checkouts_own_function_is_called_elsewhere(repository, monkeypatch)
     assert result.h_last is None
     np.testing.assert_allclose(result.y, case.x + 2 * case.gate_x + 3 * case.gate_a, rtol=0, atol=0.1)
     assert "hawk" not in sys.modules
+    assert subject.direct is sys.modules["kernels.subjects.fattori"].scan
     for name, array in (("segment_pos", np.ones(case.shape[:2], np.int64)), ("h0", np.ones(case.x[:, 0].shape))):
         with pytest.raises(Misbehaviour, match=f"^the subject raised TypeError: fused_linear_scan takes no {name}$"):
             run(subject, case.replace(**{name: array}))
