@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from kernels.cell import LOG2_E, C, sigmoid, softplus
-from kernels.tile import apply, gradients, last_row, load, positions, resets, run, scan, write_run
+from kernels.tile import apply, gradients, last_row, load, load_inputs, positions, resets, run, scan, write_run
 
 STEPS = 8
 """Steps of a run: the forward saves the state before each run."""
@@ -69,9 +69,7 @@ def _forward_kernel(
     states_ptr += b * tl.cdiv(T, STEPS) * width + row * width + d
     LENGTH: tl.constexpr = ROWS * STEPS
     left = T - row * STEPS
-    xs = load(x_ptr, offset, width, left, inside, STEPS)
-    gates_x = load(gate_x_ptr, offset, width, left, inside, STEPS)
-    gates_a = load(gate_a_ptr, offset, width, left, inside, STEPS)
+    xs, gates_x, gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, offset, width, left, inside, STEPS)
     position = positions(segment_pos_ptr, words, 0, T, LENGTH)
     rate = -C.value * LOG2_E.value * softplus(tl.load(a_param_ptr + d + 0 * row, mask=inside, other=0.0))
     h = tl.load(h0_ptr + b * width + d + 0 * row, mask=inside & (has_h0 > 0), other=0.0)
@@ -82,9 +80,9 @@ def _forward_kernel(
         gate_a_ptr += LENGTH * width
         all_bits = resets(position, LENGTH)
         position = positions(segment_pos_ptr, words, t + LENGTH, T, LENGTH)
-        next_xs = load(x_ptr, offset, width, left - LENGTH, inside, STEPS)
-        next_gates_x = load(gate_x_ptr, offset, width, left - LENGTH, inside, STEPS)
-        next_gates_a = load(gate_a_ptr, offset, width, left - LENGTH, inside, STEPS)
+        next_xs, next_gates_x, next_gates_a = load_inputs(
+            x_ptr, gate_x_ptr, gate_a_ptr, offset, width, left - LENGTH, inside, STEPS
+        )
         if (all_bits == 0) & (t + LENGTH <= T):
             h = _forward_tile(
                 h,
@@ -208,9 +206,7 @@ def _backward_kernel(
     segment_pos_ptr += b * T * words
     states_ptr += (b * runs + runs - 1) * width
     left = T - t
-    xs = load(x_ptr, d, width, left, inside, STEPS)
-    gates_x = load(gate_x_ptr, d, width, left, inside, STEPS)
-    gates_a = load(gate_a_ptr, d, width, left, inside, STEPS)
+    xs, gates_x, gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, d, width, left, inside, STEPS)
     dys = load(dy_ptr, d, width, left, inside, STEPS)
     h = tl.load(states_ptr + d, mask=inside, other=0.0)
     position = positions(segment_pos_ptr, words, t, T, STEPS)
@@ -229,9 +225,7 @@ def _backward_kernel(
         gate_a_ptr -= step_back
         dy_ptr -= step_back
         states_ptr -= tl.where(k + 1 < runs, 1, 0).to(tl.int64) * width
-        next_xs = load(x_ptr, d, width, STEPS, inside, STEPS)
-        next_gates_x = load(gate_x_ptr, d, width, STEPS, inside, STEPS)
-        next_gates_a = load(gate_a_ptr, d, width, STEPS, inside, STEPS)
+        next_xs, next_gates_x, next_gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, d, width, STEPS, inside, STEPS)
         next_h = tl.load(states_ptr + d, mask=inside, other=0.0)
         next_dys = load(dy_ptr, d, width, STEPS, inside, STEPS)
         bits = resets(position, STEPS)

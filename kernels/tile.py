@@ -22,6 +22,21 @@ def load(pointer, offset, stride, left, inside, STEPS: tl.constexpr):
 
 
 @triton.jit
+def load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, offset, stride, left, inside, STEPS: tl.constexpr):
+    """What `load` gives of x, gate_x and gate_a."""
+    xs = ()
+    gates_x = ()
+    gates_a = ()
+    for step in tl.static_range(STEPS):
+        at = offset + step * stride
+        mask = inside & (step < left)
+        xs = xs + (tl.load(x_ptr + at, mask=mask, other=0.0),)
+        gates_x = gates_x + (tl.load(gate_x_ptr + at, mask=mask, other=0.0),)
+        gates_a = gates_a + (tl.load(gate_a_ptr + at, mask=mask, other=0.0),)
+    return xs, gates_x, gates_a
+
+
+@triton.jit
 def positions(pointer, words, t, T, LENGTH: tl.constexpr):
     """segment_pos of the steps t .. t + LENGTH, as int32: 0 exactly at resets, 1 beyond T and where there is none.
 

@@ -49,6 +49,7 @@ def _multiples(case: Case, scope: Scope):
 @clause(3, needs=("h0", "h_last", "split"), min_steps=2, params={"cuts": _multiples})
 def test_a_split_at_the_declared_multiples_gives_the_same_bits(trial: Trial, case: Case, cuts):
     """Where a kernel declares `split`, streaming at its multiples is not only right but equal."""
+    cuts = [cut for cut in cuts if cut % trial.subject.split == 0]  # a kept case may have another kernel's
     split, whole = trial.run(case, cuts=tuple(cuts)), trial.run(case)
     trial.expect_same(split, whole, f"split at {cuts} against one call", y=WHOLE, h_last=WHOLE)
 
