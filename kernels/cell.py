@@ -39,9 +39,11 @@ def softplus(p):
     e = tl.exp2(tl.abs(p) * -LOG2_E.value)
     s = e / (2.0 + e)
     q = s * s
-    series = 1.0 + q * (1 / 3 + q * (1 / 5 + q * (1 / 7 + q * (1 / 9 + q * (1 / 11 + q * (1 / 13 + q * (1 / 15)))))))
+    series = 1 / 15
+    for n in tl.static_range(1, 8):
+        series = tl.fma(q, series, 1 / (15 - 2 * n))
     # p + |p| keeps a NaN, which maximum would drop
-    return 0.5 * (p + tl.abs(p)) + 2.0 * s * series
+    return tl.fma(2.0 * s, series, 0.5 * (p + tl.abs(p)))
 
 
 @triton.jit

@@ -9,21 +9,29 @@ A width that is a multiple of `CHANNELS` is a compile-time constant, because a r
 its speed; all other widths share one slower variant. So each such width costs a first call some seconds.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
 
-from kernels.cell import LOG2_E, C, sigmoid, softplus
+from kernels.cell import INTERPRETED, LOG2_E, C, sigmoid, softplus
 from kernels.tile import apply, gradients, last_row, load, load_inputs, positions, resets, run, scan, write_run
 
-STEPS = 8
-"""Steps of a run: the forward saves the state before each run."""
-ROWS = 4
-"""Runs of a forward tile, a warp each."""
+STEPS, ROWS = (4, 2) if INTERPRETED.value else (8, 4)
+"""Steps of a run, before each of which the forward saves the state, and runs of a forward tile, a warp each.
+
+Few under the interpreter, where small cases must cross many borders.
+"""
 CHANNELS = 64
 """Channels of a forward program: two a lane."""
 BACKWARD_CHANNELS = 128
 """Channels of a backward program, of two warps."""
+BACKWARD_REGISTERS = ((6, 168), (8, 128))
+"""Backward programs that a multiprocessor holds at once, and the registers a thread may then take (of 65,536).
+
+As many as are best where all programs run at once; more programs beside one another where they take turns.
+"""
 SPLIT = ROWS * STEPS
 """Calls split at multiples of this give the bits of one call."""
 TERMS = 8
@@ -336,10 +344,24 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
         STEPS=STEPS,
         CHANNELS=BACKWARD_CHANNELS,
         num_warps=2,
+        maxnreg=_registers(batch * triton.cdiv(width, BACKWARD_CHANNELS), x.device) if _constant(width) else None,
     )
     total = torch.empty_like(a_param)
     _sum_rows_kernel[(triton.cdiv(width, CHANNELS),)](da_param, total, batch, width, TERMS=TERMS, CHANNELS=CHANNELS)
     return dx, dgate_x, dgate_a, total, dh0
+
+
+def _registers(programs: int, device: torch.device) -> int | None:
+    """Registers a thread of the backward may take."""
+    if device.type == "cpu":
+        return None
+    (held, most), (_, fewer) = BACKWARD_REGISTERS
+    return most if programs <= held * _multiprocessors(device) else fewer
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _constant(width: int) -> int:

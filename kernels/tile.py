@@ -126,19 +126,24 @@ def run(xs, gates_x, gates_a, bits, left, rate, STEPS: tl.constexpr, PLAIN: tl.c
     """
     decays = ()
     writes = ()
+    decay = tl.full(rate.shape, 1.0, tl.float32)
+    write = tl.zeros(rate.shape, tl.float32)
     for step in tl.static_range(STEPS):
         i, _, a, m = cell(gates_x[step].to(tl.float32), gates_a[step].to(tl.float32), rate)
         gated = i * xs[step].to(tl.float32)
-        if not PLAIN:
-            a = tl.where(step < left, a, 1.0)
         if step == 0:
-            decay = a
-            write = m * gated
+            next_decay = a
+            next_write = m * gated
         else:
-            decay = decay * a
-            write = tl.fma(a, write, m * gated)
+            next_decay = decay * a
+            next_write = tl.fma(a, write, m * gated)
         if not PLAIN:
-            write = tl.where(((bits >> step) & 1) != 0, gated, write)
+            next_write = tl.where(((bits >> step) & 1) != 0, gated, next_write)
+            # a step that does not exist changes nothing, not even where a_param is NaN
+            next_decay = tl.where(step < left, next_decay, decay)
+            next_write = tl.where(step < left, next_write, write)
+        decay = next_decay
+        write = next_write
         decays = decays + (decay,)
         writes = writes + (write,)
     return decays, writes
@@ -214,7 +219,7 @@ def gradients(
         dL = tl.where(reset, 0.0, tl.fma(-gated, a * (root * root), h) * r)
         decays = decays + (a,)
         to_dx = to_dx + (tl.where(reset, i, m * i),)
-        to_dgate_x = to_dgate_x + (x - gated,)
+        to_dgate_x = to_dgate_x + (tl.fma(-i, x, x),)
         to_da_param = to_da_param + (dL,)
         to_dgate_a = to_dgate_a + (tl.where(reset, 0.0, dL * tl.fma(-slope, r, slope)),)
         h = tl.where(reset, gated, tl.fma(a, h, m * gated))
