@@ -1,7 +1,8 @@
-"""Commands on kept cases: `python -m fuzz replay FILE` and `python -m fuzz keep FILE`."""
+"""Commands on kept cases: `python -m fuzz replay FILE`, `minimize FILE` and `keep FILE`."""
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from fuzz.kept import CASES, KeptError, read
@@ -18,6 +19,11 @@ def main(arguments: list[str] | None = None) -> int:
     replay.add_argument("--grade", choices=("accurate", "canonical"), help="default: the grade it was found in")
     replay.add_argument("--device", choices=("cpu", "cuda"), help="default: the device it was found on, if it is there")
     replay.set_defaults(run=_replay)
+    smaller = commands.add_parser("minimize", help="put the smallest case that still fails in the place of a kept one")
+    smaller.add_argument("file", type=Path)
+    smaller.add_argument("--subject", help="default: the subject it was found on")
+    smaller.add_argument("--seconds", type=float, default=20.0, help="how long to look for one; default: 20")
+    smaller.set_defaults(run=_minimize)
     keep = commands.add_parser("keep", help="move a found case to the committed corpus")
     keep.add_argument("file", type=Path)
     keep.set_defaults(run=_keep)
@@ -40,6 +46,26 @@ def _replay(options) -> int:
     print(f"subject {load(options.subject or kept.subject).title}, {options.grade or kept.grade} grade, {chosen}")
     print(outcome.text)
     return 3 if not outcome.promised else 0 if outcome.holds else 1
+
+
+def _minimize(options) -> int:
+    kept = read(options.file)
+    chosen = device.choose(kept.device if device.available(kept.device) else "cpu")
+    from fuzz.minimize import minimize_file
+    from fuzz.recorder import command
+    from fuzz.replay import replay
+    from kernels.subjects import load
+
+    outcome = replay(kept, subject=options.subject, device=chosen)
+    if outcome.holds:
+        raise KeptError(f"{options.file} does not fail: {outcome.text}")
+    subject = load(options.subject or kept.subject)
+    now = replace(kept, subject=subject.name, device=chosen, verdict=outcome.text)
+    path, smallest = minimize_file(options.file, now, subject, seconds=options.seconds)
+    rows, steps, width = smallest.case.shape
+    print(f"{rows} rows, {steps} steps, {width} channels{' as before' if smallest is now else ''}: {smallest.verdict}")
+    print(command(path))
+    return 0
 
 
 def _keep(options) -> int:

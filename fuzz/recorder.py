@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 from fuzz.kept import FOUND, ROOT, Kept, versions
+from fuzz.minimize import minimize_file
+from kernels.subjects import Subject
 from oracle import Case
 from properties.contract import Clause
 from properties.strategies import Recipe
@@ -29,8 +31,11 @@ class Recorder:
         self.failing = folder / f"failing-{os.getpid()}.json"
         self.last: Kept | None = None
         self.current: Kept | None = None
+        self.subject: Subject | None = None
+        self.kept: Path | None = None
 
     def begin(self, clause: Clause, trial: Trial, recipe: Recipe | None, case: Case, params: dict):
+        self.subject = trial.subject
         self.current = Kept(
             clause=clause.number,
             test=clause.name,
@@ -57,6 +62,13 @@ class Recorder:
         """Give the last failing case its lasting name; the command that replays it."""
         if self.last is None:
             return None
-        path = self.folder / self.last.file_name
-        os.replace(self.failing, path)
-        return command(path)
+        self.kept = self.folder / self.last.file_name
+        os.replace(self.failing, self.kept)
+        return command(self.kept)
+
+    def minimize(self) -> tuple[str, str] | None:
+        """Put a smaller case in the place of the one that was kept; the command that replays it, and its verdict."""
+        if self.last is None or self.kept is None or self.subject is None:
+            return None
+        path, smaller = minimize_file(self.kept, self.last, self.subject)
+        return None if smaller is self.last else (command(path), smaller.verdict)

@@ -69,7 +69,11 @@ CONTRACT: dict[str, Clause] = {}
 
 
 class Recorder(Protocol):
-    """Keeps cases: `begin` before an example is launched, `end` when it held, `keep` when the test failed."""
+    """Keeps cases: `begin` before an example is launched, `end` when it held, `keep` when the test failed.
+
+    `keep` gives the command that replays what was kept; then `minimize` may find a smaller case: its command and
+    verdict.
+    """
 
     def begin(self, clause: Clause, trial: Trial, recipe: Recipe | None, case: Case, params: dict) -> None: ...
 
@@ -78,6 +82,8 @@ class Recorder(Protocol):
     def failed(self, error: BaseException) -> None: ...
 
     def keep(self) -> str | None: ...
+
+    def minimize(self) -> tuple[str, str] | None: ...
 
 
 @dataclass
@@ -130,8 +136,11 @@ def explore(entry: Clause, session: Session):
         session.report["examples"] = session.trial.examples
     if failure is not None:
         trial, replay = session.trial, session.recorder.keep()
+        # what gave no answer is not asked again
+        smaller = session.recorder.minimize() if isinstance(failure, AssertionError) else None
+        replay, verdict = smaller or (replay, str(failure))
         session.report["found"] = replay
-        text = f"clause {entry.number}, {entry.name}\nsubject {trial.subject.title}, {trial.grade} grade: {failure}"
+        text = f"clause {entry.number}, {entry.name}\nsubject {trial.subject.title}, {trial.grade} grade: {verdict}"
         pytest.fail(f"{text}\nreplay: {replay}" if replay else text, pytrace=False)
 
 

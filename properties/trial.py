@@ -25,6 +25,8 @@ class Trial:
     ----------
     subject, device, grade
         What is tried, where, and by which bound ("accurate" or "canonical").
+    limit
+        Seconds a call may take; None: as many as any subject gets.
     """
 
     subject: Subject
@@ -34,6 +36,7 @@ class Trial:
     unjudged: int = 0
     examples: int = 0
     ratios: dict[str, float] = field(default_factory=dict)
+    limit: float | None = None
 
     @property
     def slow(self) -> bool:
@@ -77,7 +80,7 @@ class Trial:
 
     def run(self, case: Case, **call) -> Result:
         """The subject's outputs, and gradients where the case has a cotangent; keywords are those of `Call`."""
-        return run(self.subject, case, Call(device=self.device, **call))
+        return run(self.subject, case, Call(device=self.device, limit=self.limit, **call))
 
     def judge(self, case: Case, result: Result) -> Verdict:
         """Fail unless every output of `result` lies within its bound."""

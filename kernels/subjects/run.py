@@ -50,6 +50,8 @@ class Call:
     interleaved : bool
         Make another call with the same shapes between forward and backward, run the backward twice, and take the second
         gradients: what a call saved must be its own, and stay.
+    limit : float, optional
+        Seconds for the call and its gradients, instead of `TIME_LIMIT`.
     """
 
     device: str = "cpu"
@@ -58,6 +60,7 @@ class Call:
     cuts: tuple[int, ...] = ()
     guarded: bool = False
     interleaved: bool = False
+    limit: float | None = None
 
 
 def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
@@ -70,7 +73,7 @@ def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
     Misbehaviour
         With what is wrong, and the subject's own exception where there is one.
     NoAnswer
-        After `TIME_LIMIT` seconds.
+        After `call.limit` or `TIME_LIMIT` seconds.
     """
     memory = {name: _Memory(name, getattr(case, name), case, call) for name in _present(case)}
     leaves = {name: memory[name].tensor for name in INPUTS if name in memory}
@@ -80,7 +83,7 @@ def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
     positions = memory["segment_pos"].tensor if "segment_pos" in memory else None
     with (
         warnings.catch_warnings(),
-        _time_limit(subject.name),
+        _time_limit(subject.name, TIME_LIMIT if call.limit is None else call.limit),
         _nan_in_new_memory() if call.guarded else contextlib.nullcontext(),
     ):
         warnings.simplefilter("default")  # a subject's warnings are shown, not turned into failures
@@ -247,12 +250,12 @@ def _nan_in_new_memory():
 
 
 @contextlib.contextmanager
-def _time_limit(name: str):
+def _time_limit(name: str, seconds: float):
     def expire(*_):
-        raise NoAnswer(f"{name} gave no answer within {TIME_LIMIT:.0f} s")
+        raise NoAnswer(f"{name} gave no answer within {seconds:.0f} s")
 
     before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:

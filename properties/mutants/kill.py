@@ -26,6 +26,9 @@ class _KeepsNothing:
     def keep(self):
         return None
 
+    def minimize(self):
+        return None
+
 
 def first_kill(function: Callable, *, seed: int, examples: int, grade: str = "accurate") -> tuple[Clause, str] | None:
     """The first clause, by number, that `function` fails within `examples` examples a clause, and why."""

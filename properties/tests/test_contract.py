@@ -54,6 +54,9 @@ class Notes:
         self.kept += 1
         return "python -m fuzz replay FILE"
 
+    def minimize(self):
+        return None
+
     def counts(self) -> Counter:
         return Counter(what for what, *_ in self.said)
 

@@ -1,0 +1,165 @@
+"""The minimizer: from a failing case to one that fails no more when a row, a step or a channel is taken away.
+
+It works on the case itself, after Hypothesis has shrunk the recipe it was drawn from, and keeps what failed: the same
+clause's test on the same subject, whatever it says then.
+"""
+
+import json
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fuzz.kept import Kept, checksum
+from fuzz.reductions import Example, Reduction, absent, fewer, one_fewer, simpler_params, simpler_values
+from kernels.subjects import Subject, eager
+from kernels.subjects.run import NoAnswer
+from properties.clauses import CONTRACT
+from properties.contract import Clause
+from properties.trial import Trial
+
+SECONDS = 20.0
+"""How long a case is reduced."""
+FOR_SIZES = 0.6
+"""Share of the time after which values are left as they are, so that the sizes are the least for those values."""
+
+
+@dataclass
+class Reducer:
+    """Looks for a simpler example that still fails.
+
+    Parameters
+    ----------
+    clause, subject, device, grade
+        What failed, and where.
+    seconds
+        When to stop. A call may take what is left then, and one that gives no answer ends the search.
+    """
+
+    clause: Clause
+    subject: Subject
+    device: str
+    grade: str
+    seconds: float = SECONDS
+    attempts: int = 0
+    stopped: bool = False
+    seen: set[str] = field(default_factory=set)
+
+    def reduce(self, example: Example) -> tuple[Example, str] | None:
+        """The simplest failing example found and what it says; None where nothing simpler fails.
+
+        Nor is anything reduced that an honest loop fails too (a device that answers no more, a case beyond the
+        contract), or that fails no more when it is repeated.
+        """
+        self.end = time.monotonic() + self.seconds
+        self.asks_too_much = Trial(self.subject).unpromised(example[0]) is not None
+        text = self._verdict(example)
+        if text is None or not self._proves_something(example):
+            return None
+        start = example
+        values_end = self.end - (1 - FOR_SIZES) * self.seconds
+        before = None
+        while before is not example and not self.stopped:
+            before = example
+            for reduction, end in (
+                (absent, self.end),
+                (fewer, self.end),
+                (simpler_params, self.end),
+                (simpler_values, values_end),
+            ):
+                example, text = self._follow(reduction(example), example, text, end)
+        return None if example is start or self._verdict(example) is None else (example, text)
+
+    def removable(self, example: Example) -> list[str]:
+        """Which rows, steps and channels can be taken away one at a time, and it still fails."""
+        self.end = time.monotonic() + self.seconds
+        self.asks_too_much = Trial(self.subject).unpromised(example[0]) is not None
+        return [what for what, smaller in one_fewer(example) if self._fails(smaller) is not None]
+
+    def _follow(self, reduction: Reduction, example: Example, text: str, end: float) -> tuple[Example, str]:
+        """The last example of a reduction that fails, and what it says."""
+        candidate = next(reduction, None)
+        while candidate is not None and not self.stopped and time.monotonic() < end:
+            said = self._fails(candidate) if self._is_new(candidate) else None
+            if said is not None:
+                example, text = candidate, said
+            try:
+                candidate = reduction.send(said is not None)
+            except StopIteration:
+                break
+        return example, text
+
+    def _is_new(self, example: Example) -> bool:
+        key = checksum(example[0]) + json.dumps(example[1])
+        new = key not in self.seen
+        self.seen.add(key)
+        return new
+
+    def _fails(self, example: Example) -> str | None:
+        case, params = example
+        if not self.asks_too_much and Trial(self.subject).unpromised(case) is not None:
+            return None
+        if "size" in params and 0 in case.shape:  # nothing to be repeated
+            return None
+        text = self._verdict(example)
+        return text if text is not None and self._proves_something(example) else None
+
+    def _verdict(self, example: Example) -> str | None:
+        """What the clause says where it fails, else None."""
+        self.attempts += 1
+        trial = Trial(self.subject, self.device, self.grade, limit=max(self.end - time.monotonic(), 1.0))
+        try:
+            self.clause.check(trial, example[0], **example[1])
+        except AssertionError as error:
+            return str(error)
+        except NoAnswer:
+            self.stopped = True
+        except Exception:  # the clause cannot be asked this
+            return None
+        return None
+
+    def _proves_something(self, example: Example) -> bool:
+        """Whether an honest loop passes, where it promises what the clause is about."""
+        case, params = example
+        trial = Trial(eager.SUBJECT, self.device, self.grade)
+        try:
+            if self.clause.missing_promise(trial):
+                trial.expect_right(case)
+            else:
+                self.clause.check(trial, case, **params)
+        except (Exception, NoAnswer):
+            return False
+        return True
+
+
+def minimized(kept: Kept, subject: Subject, *, seconds: float = SECONDS) -> Kept | None:
+    """The same failure with a smaller case and simpler params; None where there is none, or nothing fails now.
+
+    Parameters
+    ----------
+    kept
+        A failing case.
+    subject
+        The subject to reduce it on.
+    seconds
+        When to stop with the simplest so far.
+    """
+    reducer = Reducer(CONTRACT[kept.test], subject, kept.device, kept.grade, seconds)
+    simplest = reducer.reduce((kept.case, kept.params))
+    if simplest is None:
+        return None
+    (case, params), verdict = simplest
+    return replace(kept, case=case, params=params, recipe=None, verdict=verdict)
+
+
+def minimize_file(path: Path, kept: Kept, subject: Subject, *, seconds: float = SECONDS) -> tuple[Path, Kept]:
+    """Put the minimized case in the place of the one at `path`, under the name of its content, once it is complete.
+
+    Returns the path and the case that are there now: those that were given, where nothing simpler fails.
+    """
+    smaller = minimized(kept, subject, seconds=seconds)
+    if smaller is None:
+        return path, kept
+    target = smaller.write(path.with_name(smaller.file_name))
+    if not path.samefile(target):
+        path.unlink()
+    return target, smaller
