@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from properties import device
+from properties.profiles import PROFILES
 
 GRADES = ("accurate", "canonical")
 WORKERS_PER_GPU = 16
@@ -18,7 +19,6 @@ DEVICE = pytest.StashKey[str]()
 SEED = pytest.StashKey[int]()
 SUBJECTS = pytest.StashKey[dict]()
 NOTHING_JUDGED = 3
-PROFILES = {"quick": 10, "default": 50, "thorough": 1000}
 
 for name, examples in PROFILES.items():
     settings.register_profile(
