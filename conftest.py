@@ -13,8 +13,6 @@ from properties import device
 from properties.profiles import PROFILES
 
 GRADES = ("accurate", "canonical")
-WORKERS_PER_GPU = 16
-"""Most of an example's time is the float64 oracle's on the CPU: several workers keep one GPU in use."""
 DEVICE = pytest.StashKey[str]()
 SEED = pytest.StashKey[int]()
 SUBJECTS = pytest.StashKey[dict]()
@@ -52,7 +50,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     worker = hasattr(config, "workerinput")
     if worker:
-        _use_one_gpu(int(config.workerinput["workerid"].removeprefix("gw")))
+        device.use_one_gpu(int(config.workerinput["workerid"].removeprefix("gw")))
     try:
         config.stash[DEVICE] = device.choose(config.getoption("device"))
         if config.getoption("require_device") and config.stash[DEVICE] != "cuda":
@@ -115,22 +113,7 @@ def pytest_configure_node(node):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """As many workers as cores, but no more than keep the GPUs busy."""
-    cores = len(os.sched_getaffinity(0))
-    if config.getoption("device") == "cpu":
-        return cores
-    import torch
-
-    gpus = torch.cuda.device_count()
-    return min(cores, WORKERS_PER_GPU * gpus) if gpus else cores
-
-
-def _use_one_gpu(worker: int):
-    import torch
-
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
-    if names and names != [""]:
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[worker % len(names)]
+    return device.workers(config.getoption("device") or "cuda")
 
 
 def pytest_report_header(config):

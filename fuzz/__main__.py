@@ -1,11 +1,11 @@
-"""Commands on kept cases: `python -m fuzz replay FILE`, `minimize FILE`, `keep FILE`; on wrong kernels: `mutants`."""
+"""Commands: `python -m fuzz replay FILE`, `minimize FILE`, `keep FILE`; a campaign: `run`; a score: `mutants`."""
 
 import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-from fuzz import score
+from fuzz import run, score
 from fuzz.kept import CASES, KeptError, read
 from properties import device
 
@@ -28,6 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     keep = commands.add_parser("keep", help="move a found case to the committed corpus")
     keep.add_argument("file", type=Path)
     keep.set_defaults(run=_keep)
+    campaign = commands.add_parser("run", help="try the whole contract on a subject for as long as you like")
+    run.add_options(campaign)
+    campaign.set_defaults(run=run.main)
     mutants = commands.add_parser("mutants", help="which wrong functions and patched kernels the contract convicts")
     score.add_options(mutants)
     mutants.set_defaults(run=score.main)

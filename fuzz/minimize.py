@@ -6,6 +6,7 @@ clause's test on the same subject, whatever it says then.
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,6 +34,8 @@ class Reducer:
         What failed, and where.
     seconds
         When to stop. A call may take what is left then, and one that gives no answer ends the search.
+    alike
+        Which verdicts are those of the same failure.
     """
 
     clause: Clause
@@ -40,6 +43,7 @@ class Reducer:
     device: str
     grade: str
     seconds: float = SECONDS
+    alike: Callable[[str], bool] = lambda text: True
     attempts: int = 0
     stopped: bool = False
     seen: set[str] = field(default_factory=set)
@@ -110,7 +114,7 @@ class Reducer:
         try:
             self.clause.check(trial, example[0], **example[1])
         except AssertionError as error:
-            return str(error)
+            return str(error) if self.alike(str(error)) else None
         except NoAnswer:
             self.stopped = True
         except Exception:  # the clause cannot be asked this
@@ -131,7 +135,7 @@ class Reducer:
         return True
 
 
-def minimized(kept: Kept, subject: Subject, *, seconds: float = SECONDS) -> Kept | None:
+def minimized(kept: Kept, subject: Subject, **options) -> Kept | None:
     """The same failure with a smaller case and simpler params; None where there is none, or nothing fails now.
 
     Parameters
@@ -140,10 +144,10 @@ def minimized(kept: Kept, subject: Subject, *, seconds: float = SECONDS) -> Kept
         A failing case.
     subject
         The subject to reduce it on.
-    seconds
-        When to stop with the simplest so far.
+    options
+        `seconds` and `alike` of the `Reducer`.
     """
-    reducer = Reducer(CONTRACT[kept.test], subject, kept.device, kept.grade, seconds)
+    reducer = Reducer(CONTRACT[kept.test], subject, kept.device, kept.grade, **options)
     simplest = reducer.reduce((kept.case, kept.params))
     if simplest is None:
         return None
@@ -151,12 +155,12 @@ def minimized(kept: Kept, subject: Subject, *, seconds: float = SECONDS) -> Kept
     return replace(kept, case=case, params=params, recipe=None, verdict=verdict)
 
 
-def minimize_file(path: Path, kept: Kept, subject: Subject, *, seconds: float = SECONDS) -> tuple[Path, Kept]:
+def minimize_file(path: Path, kept: Kept, subject: Subject, **options) -> tuple[Path, Kept]:
     """Put the minimized case in the place of the one at `path`, under the name of its content, once it is complete.
 
     Returns the path and the case that are there now: those that were given, where nothing simpler fails.
     """
-    smaller = minimized(kept, subject, seconds=seconds)
+    smaller = minimized(kept, subject, **options)
     if smaller is None:
         return path, kept
     target = smaller.write(path.with_name(smaller.file_name))

@@ -1,6 +1,7 @@
 """Keeps the example being tried on disk, so that a crash, a hang or a failure leaves it behind."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from fuzz.kept import FOUND, ROOT, Kept, versions
@@ -66,9 +67,12 @@ class Recorder:
         os.replace(self.failing, self.kept)
         return command(self.kept)
 
-    def minimize(self) -> tuple[str, str] | None:
-        """Put a smaller case in the place of the one that was kept; the command that replays it, and its verdict."""
+    def minimize(self, alike: Callable[[str], bool] = lambda text: True) -> tuple[str, str] | None:
+        """Put a smaller case in the place of the one that was kept; the command that replays it, and its verdict.
+
+        Its verdict is one that is `alike`.
+        """
         if self.last is None or self.kept is None or self.subject is None:
             return None
-        path, smaller = minimize_file(self.kept, self.last, self.subject)
-        return None if smaller is self.last else (command(path), smaller.verdict)
+        self.kept, smaller = minimize_file(self.kept, self.last, self.subject, alike=alike)
+        return None if smaller is self.last else (command(self.kept), smaller.verdict)

@@ -90,7 +90,8 @@ class Recorder(Protocol):
 class Session:
     """What a test needs to explore a clause: the trial, the seed of the run, where cases are kept, and which are.
 
-    `kept` are (recipe, case, params) that failed on the subject before: they are tried first.
+    `kept` are (recipe, case, params) that failed on the subject before: they are tried first. A failure that is
+    `passed_over` counts for none: it is known.
     """
 
     trial: Trial
@@ -98,6 +99,7 @@ class Session:
     recorder: Recorder
     kept: tuple[tuple[Recipe | None, Case, dict], ...] = ()
     report: dict[str, Any] = field(default_factory=dict)
+    passed_over: Callable[[BaseException], bool] = lambda error: False
 
 
 def clause(number: int, *, needs=(), params=None, always=lambda scope: (), **draws):
@@ -188,8 +190,10 @@ def attempt(entry: Clause, session: Session, recipe: Recipe | None, case: Case, 
     try:
         entry.check(trial, case, **params)
     except (Exception, NoAnswer) as error:
-        recorder.failed(error)
-        raise
+        if not session.passed_over(error):
+            recorder.failed(error)
+            raise
+        trial.ratios.clear()
     finally:
         session.report["ratio"] = max(session.report.get("ratio", 0.0), *trial.ratios.values(), 0.0)
     recorder.end()

@@ -3,12 +3,36 @@
 import os
 import sys
 
+WORKERS_PER_GPU = 16
+"""Most of an example's time is the float64 oracle's on the CPU: several workers keep one GPU in use."""
+
 
 def available(device: str) -> bool:
     """Whether tensors can be put there; the CPU always can hold them."""
     import torch
 
     return device == "cpu" or (device == "cuda" and torch.cuda.is_available())
+
+
+def workers(device: str) -> int:
+    """As many processes as cores, but no more than keep the GPUs busy."""
+    cores = len(os.sched_getaffinity(0))
+    if device == "cpu":
+        return cores
+    import torch
+
+    gpus = torch.cuda.device_count()
+    return min(cores, WORKERS_PER_GPU * gpus) if gpus else cores
+
+
+def use_one_gpu(worker: int):
+    """Let this process see one GPU only, the workers' in turn; before CUDA is used."""
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+    if names and names != [""]:
+        os.environ["CUDA_VISIBLE_DEVICES"] = names[worker % len(names)]
 
 
 def choose(requested: str | None = None) -> str:

@@ -1,6 +1,7 @@
 """Clauses 3 to 9: what a recurrence with resets must keep, whatever its values."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from oracle import Case, Result
 from properties.contract import clause
 from properties.edits import POISONS, TOKENS, all_but, poison, with_reset
-from properties.strategies import Scope
+from properties.strategies import Scope, smallest
 from properties.trial import Failure, Trial
 
 WHOLE = np.s_[...]
@@ -162,13 +163,24 @@ def test_dgate_a_at_a_reset_after_a_nan_is_zero(trial: Trial, case: Case, step, 
         raise Failure(f"dgate_a at the reset t = {step} is {at_reset.tolist()}, should be 0 exactly")
 
 
+NON_FINITE = ("x", "gate_x", "gate_a", "a_param", "h0", "dy", "dh_last")
+
+
 def _tokens_or_states(case: Case, scope: Scope):
-    return st.sampled_from(("x", "gate_x", "gate_a", "a_param", "h0", "dy", "dh_last"))
+    return st.sampled_from(NON_FINITE)
+
+
+def _each_input(scope: Scope):
+    """A NaN in each input at a reset: whoever multiplies by zero does so in a place of his own."""
+    for name in NON_FINITE:
+        recipe = replace(smallest(scope, scope.dtypes[0], 2), resets="first")
+        yield recipe, {"step": 0, "name": name, "kind": "nan"}
 
 
 @clause(
     5,
     needs=("resets",),
+    always=_each_input,
     resets=("sparse", "dense", "all", "first"),
     cotangents=("both",),
     min_steps=2,

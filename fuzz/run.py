@@ -1,0 +1,117 @@
+"""The campaign's command: `python -m fuzz run`. Its options, the line that moves, and the summary."""
+
+import argparse
+import re
+import time
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fuzz.kept import FOUND
+from properties import device
+
+TICK = 0.2
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("--minutes", type=float, required=True, help="how long")
+    parser.add_argument("--subject", help="what is tried; default: the first production kernel")
+    parser.add_argument("--grade", choices=("accurate", "canonical"), help="default: the subject's own")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    parser.add_argument("--workers", type=int, help="processes; default: as many as keep cores and GPUs busy")
+    parser.add_argument("--clauses", help="only these clauses, as in 1,2,13; default: all")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="for state and finds; default: in fuzz/found/")
+    parser.add_argument("--seed", type=int, help="the seed of a new campaign; default: drawn")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Exit code: 0 nothing was found, 1 something was, 3 the subject promises none of the clauses.
+
+    Raises
+    ------
+    ValueError, RuntimeError
+        For a subject that cannot be loaded, or a folder of another campaign.
+    """
+    if options.minutes <= 0 or (options.workers is not None and options.workers < 1):
+        raise ValueError("--minutes and --workers must be positive")
+    chosen = device.choose(options.device)
+    from fuzz.campaign import Campaign, resume
+    from kernels.subjects import PRODUCTION, load
+    from properties.mutants.kill import clauses
+
+    subject = load(options.subject or PRODUCTION[0])
+    grade = options.grade or subject.grade
+    folder = options.into or FOUND / f"campaign-{re.sub(r'[^A-Za-z0-9]+', '-', subject.name).strip('-')}-{chosen}"
+    state = resume(folder, subject=subject.name, device=chosen, grade=grade, seed=options.seed)
+    wanted = {int(number) for number in options.clauses.split(",")} if options.clauses else None
+    tests = [(c.number, c.name) for c in clauses(subject, chosen, grade) if wanted is None or c.number in wanted]
+    if not tests:
+        return 3
+    campaign = Campaign(state, folder, tests, options.workers or device.workers(chosen))
+    console = Console()
+    console.print(
+        f"{subject.title} on {chosen}, {grade} grade: {len(tests)} tests, {campaign.workers} workers, seed {state.seed}"
+        + (f", going on after {state.tried} examples" if state.tried else ""),
+        highlight=False,
+    )
+    try:
+        campaign.begin()
+        _watch(console, campaign, 60 * options.minutes)
+        campaign.end()
+    except KeyboardInterrupt:
+        campaign.end(patience=0)
+        console.print("interrupted; the same command goes on")
+    _show(console, campaign, tests)
+    return 1 if state.finds else 0
+
+
+def _watch(console: Console, campaign, seconds: float) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task, end = progress.add_task("", total=seconds), time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            state = campaign.state
+            text = f"{state.tried:,} examples, {campaign.rate:,.0f} a minute, worst ratio "
+            text += f"{max(list(state.worst.values()), default=0.0):.3g}, {len(state.finds)} finds"
+            progress.update(task, completed=seconds - left, description=text)
+            time.sleep(min(TICK, left))
+        progress.update(task, completed=seconds)
+
+
+def _show(console: Console, campaign, tests) -> None:
+    from fuzz.recorder import command
+
+    state = campaign.state
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("clause", justify="right")
+    table.add_column("test", no_wrap=True)
+    for head in ("examples", "worst ratio", "finds"):
+        table.add_column(head, justify="right")
+    for number, test in tests:
+        finds = sum(find.test == test for find in state.finds)
+        ratio = state.worst.get(test, 0.0)
+        row = (
+            str(number),
+            test.removeprefix("test_"),
+            f"{state.examples.get(test, 0):,}",
+            f"{ratio:.3g}" if ratio else "",
+        )
+        table.add_row(*row, str(finds) if finds else "")
+    console.print(table)
+    say = console.print
+    say(
+        f"{state.tried:,} examples in {state.seconds / 60:.1f} minutes, {campaign.rate:,.0f} a minute now; "
+        f"{len(state.finds)} finds, {state.repeated} repetitions, {state.deaths} workers lost",
+        highlight=False,
+    )
+    for find in state.finds:
+        say(f"clause {find.clause}, {find.test}: {escape(find.kind)}", highlight=False, soft_wrap=True)
+        if find.file:
+            say(f"  {command(campaign.folder / find.file)}", highlight=False, soft_wrap=True)
+        else:
+            say(f"  {escape(find.verdict)}", highlight=False, soft_wrap=True)
