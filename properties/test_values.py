@@ -85,7 +85,16 @@ def _subsets(case: Case, scope: Scope):
     return wanted.map(lambda flags: [name for name, flag in zip(names, flags, strict=True) if flag])
 
 
-@clause(15, cotangents=("both", "y", "h_last"), params={"requires_grad": _subsets})
+def _each_alone(scope: Scope):
+    """One gradient wanted and no other: whoever computes one on the way to another shows it."""
+    recipe = smallest(scope, scope.dtypes[0], 2)
+    case = recipe.build()
+    for name in INPUTS:
+        if getattr(case, name) is not None:
+            yield recipe, {"requires_grad": [name]}
+
+
+@clause(15, cotangents=("both", "y", "h_last"), params={"requires_grad": _subsets}, always=_each_alone)
 def test_optional_arguments_and_any_subset_of_gradients(trial: Trial, case: Case, requires_grad):
     """segment_pos and h0 given or not, any inputs requiring a gradient, any outputs used: the rest stays as it is."""
     forward = trial.expect_right(case.replace(dy=None, dh_last=None))

@@ -66,7 +66,7 @@ def kill_by(
         max_examples=examples,
         deadline=None,
         database=None,
-        phases=(Phase.generate, Phase.target),
+        phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
     )
