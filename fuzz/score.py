@@ -28,8 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("plain", "triton")
 PLAIN_TOGETHER = 6
 """Plain mutants that one process tries, because importing PyTorch takes longer than most of them."""
-LIMIT = 1800.0
-"""Seconds after which a process that says nothing is ended."""
+LIMIT = 3600.0
+"""Seconds after which a process is ended, its mutants not tried to the end."""
 
 
 @dataclass
@@ -99,8 +99,8 @@ def main(options: argparse.Namespace) -> int:
             progress.advance(task, len(done))
     show(console, rows, here)
     if options.json:
-        document = {"settings": settings | {"seeds": seeds}, "rows": [asdict(row) for row in rows]}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+        lines = ",\n".join(json.dumps(asdict(row)) for row in rows)
+        options.json.write_text(f'{{"settings": {json.dumps(settings | {"seeds": seeds})},\n"rows": [\n{lines}\n]}}\n')
     return 4 if any(row.error for row in here) else 0 if all(row.killed == seeds for row in here) else 1
 
 
@@ -126,40 +126,46 @@ def _batches(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 def _try(rows: list[Row], settings: dict) -> list[Row]:
-    """Fill the rows by a process that tries the mutants and writes a line of JSON for whatever happens."""
+    """Fill the rows by a process that tries the mutants."""
     request = {"names": [row.name for row in rows], "kind": rows[0].kind, "seeds": rows[0].seeds, **settings}
-    kills: dict[str, list[dict]] = {row.name: [] for row in rows}
-    at: dict = {}
-    finished = set()
+    said, died, error = _run(_command(request))
+    for row in rows:
+        own = [line for line in said if line["name"] == row.name]
+        kills = [line for line in own if line["what"] == "kill"]
+        if not any(line["what"] == "done" for line in own):
+            if died and own:  # by the test that was running
+                kills.append(own[-1] | {"examples": 1, "seconds": 0.0, "case": None, "least": None})
+            else:
+                row.error = error
+        _fill(row, kills)
+    return rows
+
+
+def _run(command: list[str]) -> tuple[list[dict], bool, str]:
+    """What a process says, a line of JSON each, whether it died of a signal, and what else is to be said of its end."""
+    late = threading.Event()
     with subprocess.Popen(
-        _command(request), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
+
+        def end():
+            late.set()
+            process.kill()
+
         errors: list[str] = []
         reader = threading.Thread(target=errors.extend, args=(process.stderr,))
         reader.start()
-        alarm = threading.Timer(LIMIT, process.kill)
+        alarm = threading.Timer(LIMIT, end)
         alarm.start()
-        for line in process.stdout:
-            said = json.loads(line)
-            if said["what"] == "trying":
-                at = said
-            elif said["what"] == "kill":
-                kills[said["name"]].append(said)
-            else:
-                finished.add(said["name"])
-        process.wait()
+        said = [json.loads(line) for line in process.stdout]
+        code = process.wait()
         alarm.cancel()
         reader.join()
-    for row in rows:
-        if row.name not in finished:
-            if at.get("name") == row.name and process.returncode < 0:
-                kills[row.name].append(at | {"examples": 1, "seconds": 0.0, "case": None, "least": None})
-            else:
-                row.error = "".join(errors[-3:]) or f"its process ended with {process.returncode}"
-        _fill(row, kills[row.name])
-    return rows
+    if late.is_set():
+        return said, False, f"not done within {LIMIT:.0f} s"
+    return said, code < 0, "".join(errors[-3:]) or f"its process ended with {code}"
 
 
 def _command(request: dict) -> list[str]:

@@ -138,8 +138,9 @@ def explore(entry: Clause, session: Session):
         session.report["examples"] = session.trial.examples
     if failure is not None:
         trial, replay = session.trial, session.recorder.keep()
-        # what gave no answer is not asked again
-        smaller = session.recorder.minimize() if isinstance(failure, AssertionError) else None
+        # what gave no answer is not asked again, and what is in the corpus is small enough
+        again = isinstance(failure, AssertionError) and not session.kept
+        smaller = session.recorder.minimize() if again else None
         replay, verdict = smaller or (replay, str(failure))
         session.report["found"] = replay
         text = f"clause {entry.number}, {entry.name}\nsubject {trial.subject.title}, {trial.grade} grade: {verdict}"

@@ -39,7 +39,8 @@ class Notes:
 
     def __init__(self):
         self.said: list[tuple] = []
-        self.kept = 0
+        self.kept = self.minimized = 0
+        self.smaller: tuple[str, str] | None = None
 
     def begin(self, clause, trial, recipe, case, params):
         self.said.append(("begin", recipe, params))
@@ -55,7 +56,8 @@ class Notes:
         return "python -m fuzz replay FILE"
 
     def minimize(self):
-        return None
+        self.minimized += 1
+        return self.smaller
 
     def counts(self) -> Counter:
         return Counter(what for what, *_ in self.said)
@@ -247,6 +249,41 @@ def test_a_failure_is_shrunk_and_its_text_is_complete():
     }
     assert session.report["ratio"] > 1
     assert session.recorder.kept == 1
+
+
+def test_a_failure_shows_the_minimized_case():
+    """The line that replays it, and what that case says; what the corpus holds is not minimized again."""
+
+    def wrong(trial, case):
+        raise Failure("y is wrong")
+
+    for kept, shown in (
+        ((), "y[0] is wrong\nreplay: SMALLER"),
+        (((None, Recipe().build(), {}),), "y is wrong\nreplay: "),
+    ):
+        session = session_on(RIGHT)
+        session.kept, session.recorder.smaller = kept, ("SMALLER", "y[0] is wrong")
+        with pytest.raises(pytest.fail.Exception) as failure:
+            explore(plain(wrong), session)
+        assert shown in failure.value.msg
+        assert session.recorder.minimized == (not kept)
+
+
+def test_what_is_passed_over_is_no_failure():
+    """A campaign goes on behind what it has found."""
+
+    def sometimes_wrong(trial, case):
+        if case.shape[1] > 2:
+            raise Failure("known")
+
+    session = session_on(RIGHT)
+    session.passed_over = lambda error: str(error) == "known"
+    search(plain(sometimes_wrong), session, GENERATE)
+    assert session.recorder.counts()["failed"] == 0
+    assert session.trial.examples >= GENERATE.max_examples
+    session.passed_over = lambda error: False
+    with pytest.raises(Failure, match="known"):
+        search(plain(sometimes_wrong), session, GENERATE)
 
 
 def test_an_error_of_the_suite_itself_is_no_verdict():

@@ -1,0 +1,64 @@
+"""Every wrong plain function is convicted by a case of a few numbers: measured over all of them.
+
+The clause's test that convicts each is the first one, from the committed score (fuzz/scores/plain.json).
+"""
+
+import json
+
+import pytest
+
+from fuzz.kept import ROOT
+from fuzz.minimize import Reducer
+from kernels.subjects import Subject
+from properties.clauses import CONTRACT
+from properties.mutants.kill import kill_by
+from properties.mutants.plain import CHUNK, WRONG
+
+SCORE = ROOT / "fuzz" / "scores" / "plain.json"
+ROWS = {row["name"]: row for row in json.loads(SCORE.read_text())["rows"]}
+LARGEST = (2, 4, 2)
+"""B, T and D that any fault can be shown in, but for those below."""
+AT_BORDERS = {
+    "partial_chunk_is_zero": CHUNK + 1,
+    "carry_lost_at_second_chunk": CHUNK + 1,
+    "carry_lost_at_fifth_chunk": 4 * CHUNK + 1,
+    "carry_of_another_row": CHUNK + 1,
+    "carry_in_bf16": CHUNK + 1,
+    "h0_lost_in_long_sequences": CHUNK + 1,
+    "reset_at_chunk_start_keeps_carry": CHUNK + 1,
+    "whole_chunks_end_early": CHUNK,
+}
+"""Steps up to the border, and the one behind it, where a fault sits at one."""
+ODD_WIDTH = {"last_odd_channel_borrows_decay": 3}
+"""The least odd width that has a neighbour."""
+
+
+def least(name: str) -> tuple[int, int, int]:
+    """What B, T and D of its case may be at most."""
+    rows, steps, width = LARGEST
+    return rows, AT_BORDERS.get(name, steps), ODD_WIDTH.get(name, width)
+
+
+def test_the_committed_score_is_of_all_and_names_a_case_for_each():
+    """A new fault belongs into the table: `python -m fuzz mutants --kind plain --minimize --json FILE`."""
+    assert set(ROWS) == set(WRONG)
+    for name, row in ROWS.items():
+        assert (row["killed"], row["least"], row["error"]) == (row["seeds"], True, None), name
+        assert all(size <= most for size, most in zip(row["case"], least(name), strict=True)), (name, row["case"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRONG)
+def test_the_case_of_a_wrong_function_is_the_least(name):
+    """At most 2 rows, 4 steps and 2 channels, or up to the border; with one fewer of anything it passes; in 30 s."""
+    clause = CONTRACT[ROWS[name]["tests"][0]]
+    subject = Subject(WRONG[name], name)
+    kill = kill_by(clause, subject, seed=0, examples=50)
+    assert kill is not None
+    assert kill.case is not None
+    reducer = Reducer(clause, subject, "cpu", "accurate")
+    reduced = reducer.reduce((kill.case, kill.params))
+    case, params = (kill.case, kill.params) if reduced is None else reduced[0]
+    assert all(size <= most for size, most in zip(case.shape, least(name), strict=True)), case.shape
+    assert all(size <= most for size, most in zip(params.get("size", ()), least(name), strict=False)), params
+    assert not reducer.removable((case, params))
