@@ -88,10 +88,10 @@ def _show(console: Console, campaign, tests) -> None:
 
     state = campaign.state
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("clause", justify="right")
-    table.add_column("test", no_wrap=True)
-    for head in ("examples", "worst ratio", "finds"):
-        table.add_column(head, justify="right")
+    table.add_column("clause", justify="right", width=6)
+    table.add_column("test", no_wrap=True, overflow="ellipsis", max_width=max(20, console.width - 42))
+    for head, width in (("examples", 11), ("worst", 8), ("finds", 5)):
+        table.add_column(head, justify="right", width=width)
     for number, test in tests:
         finds = sum(find.test == test for find in state.finds)
         ratio = state.worst.get(test, 0.0)
