@@ -67,10 +67,13 @@ def without(example: Example, letter: str, gone: range, *, move_resets: bool = F
 
 
 def fewer(example: Example) -> Reduction:
-    """Without steps, rows and channels: all, halves, quarters, ... and at last single ones, from the end."""
+    """Without steps, rows and channels: all, powers of two, and at last single ones, from the end.
+
+    Powers of two, because so are tiles: a length keeps its place between their borders.
+    """
     for letter in LETTERS:
-        block = example[0].shape[SIZES[letter]]
-        while block:
+        size = example[0].shape[SIZES[letter]]
+        for block in (size, *(2**power for power in range(size.bit_length() - 1, -1, -1))):
             start = example[0].shape[SIZES[letter]] - block
             while start >= 0:
                 for move in (False, True) if letter == "T" else (False,):
@@ -79,7 +82,6 @@ def fewer(example: Example) -> Reduction:
                         example = smaller
                         break
                 start -= block
-            block //= 2
 
 
 def one_fewer(example: Example) -> Iterator[tuple[str, Example]]:
