@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.cell import LOG2_E, C, sigmoid, softplus
+from kernels.cell import INTERPRETED, LOG2_E, C, sigmoid, softplus
 from kernels.chain import receive_map, receive_state, send_map, send_state
 from kernels.reduce import sum_rows
 from kernels.serial import as_words, constant
@@ -29,9 +29,9 @@ from kernels.tile import (
     write_run,
 )
 
-STEPS = 8
-"""Steps between saved states, and of a run of the backward."""
-RUNS = {16: (2, 8), 32: (4, 8), 64: (8, 8), 128: (8, 16)}
+STEPS = 4 if INTERPRETED.value else 8
+"""Steps between saved states, and of a run of the backward; few under the interpreter, where each takes its time."""
+RUNS = {16: (16 // STEPS, STEPS), 32: (32 // STEPS, STEPS), 64: (64 // STEPS, STEPS), 128: (64 // STEPS, 2 * STEPS)}
 """Chunk sizes: how many runs, a warp each, of how many steps."""
 DEFAULT = 64
 GROUP = 4

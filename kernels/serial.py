@@ -66,6 +66,8 @@ def _forward_kernel(
         d = tl.max_contiguous(d, (1, 1))  # unaligned rows: without it, loads and stores disagree on a layout
     row = tl.arange(0, ROWS)[:, None]
     inside = (d >= 0 if WIDTH > 0 else d < width) & (row >= 0)
+    rate = -C.value * LOG2_E.value * softplus(tl.load(a_param_ptr + d + 0 * row, mask=inside, other=0.0))
+    h = tl.load(h0_ptr + b * width + d + 0 * row, mask=inside & (has_h0 > 0), other=0.0)
     segment_pos_ptr += b * T * words
     at = b * T * width
     offset = row * (STEPS * width) + d
@@ -79,8 +81,6 @@ def _forward_kernel(
     xs, gates_x, gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, offset, width, left, inside, STEPS)
     steps = tl.arange(0, LENGTH)
     position = positions(segment_pos_ptr, words, steps, T)
-    rate = -C.value * LOG2_E.value * softplus(tl.load(a_param_ptr + d + 0 * row, mask=inside, other=0.0))
-    h = tl.load(h0_ptr + b * width + d + 0 * row, mask=inside & (has_h0 > 0), other=0.0)
     for t in range(0, T, LENGTH):
         left = T - t - row * STEPS
         x_ptr += LENGTH * width
