@@ -1,0 +1,185 @@
+"""The oracle on tensors of torch: the numbers and verdicts of NumPy, whole or in slices, and no mixture of both."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from oracle.bounds import DEFAULT, GRADES, LIBM, bound
+from oracle.case import AXES, IN_CASE_DTYPE, OUTPUTS, Case, Result
+from oracle.formats import FORMATS, distance_to_cell, interval, round_to, spacing
+from oracle.reference import solve
+from oracle.tests.cases import DTYPES, FINITE_KINDS, cases, ordinary
+from oracle.verdict import judge
+
+MOST_OF_BOUND = 1e-8
+"""How far the two libraries may be apart, as a part of the bound: their functions differ in the last bits."""
+DECLARED = replace(DEFAULT, da_param_additions=lambda batch, steps: batch + steps)
+
+
+def tensors(case: Case) -> Case:
+    """The same case in tensors of torch, in the dtypes in which a kernel gets them."""
+    arrays = {}
+    for name, axes in AXES.items():
+        array = getattr(case, name)
+        if array is not None:
+            tensor = torch.from_numpy(np.array(array))
+            arrays[name] = tensor.to(getattr(torch, case.dtype)) if axes == "BTD" else tensor
+    return Case(**arrays, dtype=case.dtype)
+
+
+def noisy(case: Case, seed: int) -> dict[str, np.ndarray]:
+    """Outputs of which some are right, some are about as far off as is allowed, and a few are NaN or infinite."""
+    rng = np.random.default_rng(seed)
+    reference, bounds = solve(case), bound(solve(case), LIBM)
+    outputs = {}
+    with np.errstate(all="ignore"):
+        for name in OUTPUTS:
+            exact, error = getattr(reference, name), getattr(bounds, name)
+            factor = rng.choice([0, 0.5, 0.99, 1.01, 3], error.shape) * rng.choice([-1, 1], error.shape)
+            value = exact + np.where(np.isfinite(error), error, 1.0) * factor
+            value = np.where(rng.random(value.shape) < 0.01, rng.choice([np.nan, np.inf, -np.inf], value.shape), value)
+            outputs[name] = round_to(value, FORMATS[case.dtype if name in IN_CASE_DTYPE else "float32"])
+    return outputs
+
+
+def test_torch_and_numpy_agree_far_inside_the_bound():
+    """The verdict at full size, on a GPU, must be the one NumPy would give: references, bounds and verdicts, 240 cases.
+
+    Where the bound is zero or infinite they are equal; NaN and infinities stand in the same places.
+    """
+    kinds = (*FINITE_KINDS, "non_finite", "empty")
+    for number, case in enumerate(cases(240, kinds=kinds, elements=60)):
+        grade, profile = GRADES[number % 2], (LIBM, DECLARED)[number // 2 % 2]
+        same = tensors(case)
+        ours, theirs = solve(case), solve(same)
+        bounds, their_bounds = bound(ours, profile, grade), bound(theirs, profile, grade)
+        for name in OUTPUTS:
+            exact, got = getattr(ours, name), getattr(theirs, name)
+            error, their_error = getattr(bounds, name), getattr(their_bounds, name)
+            where = f"{kinds[number % len(kinds)]} {number}, {name}"
+            assert got.dtype == their_error.dtype == torch.float64
+            assert np.array_equal(np.isfinite(exact), np.isfinite(got.numpy())), where
+            judged = np.isfinite(exact) & np.isfinite(error)
+            assert (np.abs(got.numpy() - exact)[judged] <= MOST_OF_BOUND * error[judged]).all(), where
+            assert np.array_equal(np.isinf(error), np.isinf(their_error.numpy())), where
+            assert (np.abs(their_error.numpy() - error)[judged] <= MOST_OF_BOUND * error[judged]).all(), where
+        outputs = noisy(case, number)
+        verdict = judge(case, Result(**outputs), profile=profile, grade=grade)
+        on_torch = {name: torch.from_numpy(output) for name, output in outputs.items()}
+        assert_same(judge(same, Result(**on_torch), profile=profile, grade=grade), verdict)
+
+
+def assert_same(got, wanted):
+    """Equal but for the last digits of numbers."""
+    assert got.notes == wanted.notes
+    for ours, theirs in zip(got.outputs, wanted.outputs, strict=True):
+        assert ours.ratio == pytest.approx(theirs.ratio, rel=1e-6, abs=1e-7)
+        assert (ours.worst or "").partition(",")[0] == (theirs.worst or "").partition(",")[0]
+        assert replace(ours, ratio=0.0, worst=None) == replace(theirs, ratio=0.0, worst=None)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_rounding_is_the_same_in_both_libraries(name):
+    """Bit for bit: every operation of it is exact."""
+    fmt, rng = FORMATS[name], np.random.default_rng(0)
+    value = rng.choice([-1.0, 1.0], 20_000) * 2.0 ** rng.uniform(-160, 130, 20_000)
+    value[::7], value[::11] = 2.0 ** rng.integers(-150, 128, value[::7].size), 0.0
+    value[1::501], value[2::501] = np.nan, np.inf
+    finite = np.where(np.isfinite(value), value, 1.0)
+    output = round_to(value, fmt)
+    exact = finite * (1 + rng.choice([0, 2.0**-9, 0.1], value.size))
+    error = np.abs(finite) * 2.0**-10
+    t = torch.from_numpy
+    pairs = [
+        (round_to(t(value), fmt), output),
+        (spacing(t(finite), fmt), spacing(finite, fmt)),
+        (distance_to_cell(t(exact), t(output), fmt), distance_to_cell(exact, output, fmt)),
+        *zip(interval(t(exact), t(error), fmt), interval(exact, error, fmt), strict=True),
+    ]
+    for got, wanted in pairs:
+        assert np.array_equal(got.numpy(), wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("at_once", [1, 30, 60, 1000])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_verdict_in_slices_of_channels_is_the_verdict_on_the_whole(library, at_once):
+    """Memory is no reason for another verdict: counts, worst element, its place and the diverging step are the whole's."""
+    for seed in range(6):
+        case = ordinary(seed, shape=(2, 5, 7), reset_at=2, dtype=DTYPES[seed % 3])
+        outputs = noisy(case, seed)
+        if seed % 2:
+            outputs["y"][1, 3, [2, 5]] = outputs["da_param"][4:] = outputs["h_last"][:, 3] = np.nan  # equally bad
+        if library == "torch":
+            case, outputs = tensors(case), {name: torch.from_numpy(output) for name, output in outputs.items()}
+        whole = judge(case, Result(**outputs), profile=DECLARED)
+        assert not whole.holds
+        assert_same(judge(case, Result(**outputs), profile=DECLARED, at_once=at_once), whole)
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 3), (0, 4, 3), (2, 4, 0)])
+def test_empty_sizes_are_judged_in_slices_too(shape):
+    """No channel and no step are a slice like another."""
+    x, state = np.zeros(shape), np.ones((shape[0], shape[2]))
+    case = Case(x, x, x, np.ones(shape[2]), h0=state, dy=x, dh_last=state)
+    right = Result(**{name: getattr(solve(case), name) for name in OUTPUTS})
+    verdict = judge(case, right, at_once=1)
+    assert verdict.holds
+    assert [output.elements for output in verdict.outputs] == [getattr(right, name).size for name in OUTPUTS]
+
+
+def test_tensors_are_copied_without_their_history():
+    """What a kernel does to its inputs changes no case, and nothing the oracle computes is recorded for autograd."""
+    x = torch.ones(1, 2, 1, requires_grad=True)
+    case = Case(x, x, x, torch.ones(1, requires_grad=True))
+    with torch.no_grad():
+        x += 1
+    assert (case.x == 1).all()
+    assert not solve(case).y.requires_grad
+    assert judge(case, Result(y=solve(case).y + 0 * x)).holds
+
+
+def test_what_torch_holds_is_refused_in_the_same_words():
+    """Rules do not depend on the library."""
+    x = torch.zeros(1, 2, 1)
+    with pytest.raises(ValueError, match=r"^x must have shape \[B, T, D\]; got \(2, 1\)$"):
+        Case(x[0], x, x, x[0, 0])
+    with pytest.raises(TypeError, match=r"^gate_x must hold real numbers; got dtype torch.bool$"):
+        Case(x, x > 0, x, x[0, 0])
+    with pytest.raises(TypeError, match=r"^segment_pos must be int32 or int64; got dtype torch.int16$"):
+        Case(x, x, x, x[0, 0], torch.zeros(1, 2, dtype=torch.int16))
+    with pytest.raises(ValueError, match=r"^gate_a must hold values of bfloat16; got np.float64\(1.00390625\) at \[0, 1, 0\]$"):
+        Case(x, x, x + torch.tensor([0, 1 + 2.0**-8])[:, None], x[0, 0], dtype="bfloat16")
+    case = Case(x, x, x, x[0, 0])
+    with pytest.raises(ValueError, match=r"^h_last must have shape \[1, 1\]; got \[1, 2\]$"):
+        judge(case, Result(h_last=torch.zeros(1, 2)))
+
+
+@pytest.mark.parametrize("name", [name for name in AXES if name != "x"])
+def test_arrays_of_two_libraries_are_refused(name):
+    """A silent copy between host and device would hide which of the two is judged, and where."""
+    numpy, torch_ = ordinary(0), tensors(ordinary(0))
+    with pytest.raises(TypeError, match=f"^{name} must be an array of torch on cpu, as x is; got numpy on cpu$"):
+        torch_.replace(**{name: getattr(numpy, name)})
+    with pytest.raises(TypeError, match=f"^{name} must be an array of numpy on cpu, as x is; got torch on cpu$"):
+        numpy.replace(**{name: getattr(torch_, name)})
+    with pytest.raises(TypeError, match=f"^{name} must be an array of torch on cpu, as x is; got torch on meta$"):
+        torch_.replace(**{name: getattr(torch_, name).to("meta")})
+
+
+def test_outputs_of_another_library_than_the_case_are_refused():
+    """As for inputs."""
+    case = ordinary(0)
+    with pytest.raises(TypeError, match=r"^y must be an array of torch on cpu, as x is; got numpy on cpu$"):
+        judge(tensors(case), Result(y=solve(case).y))
+
+
+def test_declared_additions_give_da_param_a_bound_at_production_length():
+    """In any order the bound of 65,536 terms passes the value; with T + B additions it is a part of the terms' sum."""
+    case = ordinary(0, shape=(8, 8192, 1), reset_at=None)
+    reference = solve(case)
+    declared, any_order = bound(reference, DECLARED).da_param, bound(reference, DEFAULT).da_param
+    terms = np.abs(reference.w).sum()
+    assert declared < 1e-3 * terms
+    assert any_order > 3e-3 * terms
