@@ -1,4 +1,4 @@
-"""Whose arrays: the oracle computes with NumPy's, or with a torch device's by the array API standard. No formulas here."""
+"""Whose arrays: NumPy's, or torch's on its device, by the array API standard. The formulas know neither."""
 
 from typing import Any
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from oracle.arrays import Array, float64, namespace, zeros
+from oracle.arrays import Array, float64, namespace
 from oracle.formats import FORMATS, LAM, OVERFLOW, U
 from oracle.reference import MAX_SQRT_GRADIENT, C, Reference, previous, scan, sigmoid, states_and_cotangents
 
@@ -224,26 +224,30 @@ def _scan_error(a, e_a, u, e_u, start, e_start, keep, profile: Profile, *, rever
     lost = 2 * LAM * (write + e_u)  # where a partial product of decays flushes
     flushed = scan(1.0, (lost,), 2 * LAM * first, keep & (a_high > 0), reverse=reverse)
     del write, a_high, lost
-    additions = _additions(a, H, H_prev, keep, profile, reverse) + profile.extra_additions
+    if profile.order == "any":
+        additions = _any_order_additions(a * H_prev, H, xp.ones_like(first), keep, reverse=reverse)
+    else:
+        additions = 0 if profile.order == "serial" else math.ceil(math.log2(u.shape[1] + 1)) + 2
+    additions = additions + profile.extra_additions
     total = E + _gamma(additions) * (H + E) + flushed
     overflows = float64(~(H + total < OVERFLOW))
     overflowed = scan(1.0, (overflows,), xp.zeros_like(first), keep, reverse=reverse) > 0
     return H, xp.where(overflowed, math.inf, total)
 
 
-def _additions(a, H, H_prev, keep, profile: Profile, reverse: bool):
-    """Additions beyond the serial count that act on a state: a number, or for any order an array like H."""
-    xp, steps = namespace(H), H.shape[1]
-    if profile.order != "any":
-        return 0 if profile.order == "serial" else math.ceil(math.log2(steps + 1)) + 2
-    # rho_t = share_t (rho_{t-1} + 1): how far back additions can still act; where H is infinite nothing is judged
-    theta = 1 / math.log(1 / U)
-    usable = (H > 0) & xp.isfinite(H)
-    share = xp.where(usable, a * H_prev / xp.where(usable, H, 1.0), 0.0) ** theta
-    one = xp.ones_like(H[:, 0] if steps else zeros((H.shape[0], H.shape[2]), H))
-    memory = share * xp.where(keep, previous(scan(share, (1.0,), one, keep, reverse=reverse), one, reverse=reverse), 0.0)
-    count = xp.cumulative_sum(xp.ones_like(H), axis=1)
-    return xp.minimum(xp.flip(count, axis=1) if reverse else count, math.e * memory) + 1
+def _any_order_additions(past, H, one, keep, *, reverse: bool):
+    """Additions, in any order, that act on the majorant H, of which `past` is the past's part.
+
+    rho_t = (past_t / H_t)^theta (rho_{t-1} + 1) says how far back additions can still act. Where H is infinite nothing
+    is judged, and the past counts as nothing.
+    """
+    xp, theta = namespace(H), 1 / math.log(1 / U)
+    shared = (H > 0) & xp.isfinite(H)
+    weight = xp.where(shared, past / xp.where(shared, H, 1.0), 0.0) ** theta
+    rho_and_one = scan(weight, (1.0,), one, keep, reverse=reverse)
+    rho = weight * xp.where(keep, previous(rho_and_one, one, reverse=reverse), 0.0)
+    count = xp.cumulative_sum(xp.ones_like(H[:1, :, :1]), axis=1)
+    return xp.minimum(xp.flip(count, axis=1) if reverse else count, math.e * rho) + 1
 
 
 def _product(factors, *, roundings: int, constant: float = 1.0):

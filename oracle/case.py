@@ -11,7 +11,15 @@ OUTPUTS = ("y", "h_last", "dx", "dgate_x", "dgate_a", "da_param", "dh0")
 GRADIENTS = OUTPUTS[2:]
 IN_CASE_DTYPE = frozenset({"y", "dx", "dgate_x", "dgate_a"})
 """Outputs in x.dtype; the others are float32."""
-OUTPUT_AXES = {"y": "BTD", "h_last": "BD", "dx": "BTD", "dgate_x": "BTD", "dgate_a": "BTD", "da_param": "D", "dh0": "BD"}
+OUTPUT_AXES = {
+    "y": "BTD",
+    "h_last": "BD",
+    "dx": "BTD",
+    "dgate_x": "BTD",
+    "dgate_a": "BTD",
+    "da_param": "D",
+    "dh0": "BD",
+}
 """The axes of every output."""
 
 

@@ -93,8 +93,9 @@ def scan(decay, writes, start, keep, *, reverse: bool = False) -> Array:
 
 
 def previous(values, edge, *, reverse: bool = False) -> Array:
-    """`values` of the step before along axis 1 (of the step after where `reverse`); `edge` (a number, or an array without
-    that axis) where there is none.
+    """`values` of the step before along axis 1 (of the step after where `reverse`), and `edge` where there is none.
+
+    `edge` is a number, or an array without that axis.
     """
     xp = namespace(values)
     edge = edge[:, None] if is_array(edge) else xp.full_like(values[:, :1], edge)

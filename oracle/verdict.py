@@ -15,7 +15,12 @@ from oracle.reference import Reference, solve
 MOST_ANY_ORDER_TERMS = 600
 """With any-order sums the bound of da_param passes its value beyond about this many terms: then it is not judged."""
 AT_ONCE = 2**27
-"""Elements B T D that are judged at once at most, by default: with PEAK float64 arrays live, NN GiB."""
+"""Elements B T D that are judged at once by default: a float64 array of them is 1 GiB."""
+PEAK = 58
+"""Float64 arrays of `at_once` elements that are live at the worst moment of a verdict, 22 of them the reference.
+
+A `Case`, which is checked whole, takes 8 of its size for a moment, and 2 (four of float32) for good.
+"""
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ def judge(
     reference: Reference | None = None,
     at_once: int = AT_ONCE,
 ) -> Verdict:
-    """Judge every output that `result` holds, where the arrays live: NumPy's on the host, those of torch on their device.
+    """Judge every output that `result` holds, on the device where the arrays live.
 
     A case larger than `at_once` is judged in slices of channels, which are independent, and in which da_param's sums
     are whole; the verdict is that on the whole.
@@ -105,7 +110,7 @@ def judge(
     reference
         `solve(case)`, where it is already at hand: then nothing is sliced.
     at_once
-        Elements B T D whose reference and bounds are held at once, but for one channel's: about PEAK float64 arrays.
+        Elements B T D whose reference and bounds are held at once (but one channel at least): `PEAK` float64 arrays.
 
     Raises
     ------
@@ -155,7 +160,10 @@ def _joined(found: tuple[Found, ...]) -> OutputVerdict:
     earliest = min if worst.name == "y" else max
     return replace(
         worst,
-        **{count: sum(getattr(v, count) for v in verdicts) for count in ("elements", "failed", "unjudged", "non_finite")},
+        **{
+            count: sum(getattr(v, count) for v in verdicts)
+            for count in ("elements", "failed", "unjudged", "non_finite")
+        },
         first_diverging_step=earliest(steps, default=None),
     )
 
@@ -176,11 +184,13 @@ def _judge_output(name: str, output: Array, reference: Reference, bounds: Bounds
     ratio = xp.where(must_be_non_finite, xp.where(xp.isfinite(output), math.inf, 0.0), ratio)
     ratio = xp.where(unjudged, 0.0, ratio)
     wrong = ratio > 1
-    worst, place, step = None, (), None
+    worst = step = None
+    place: tuple[int, ...] = ()
     if xp.any(wrong):
         index = tuple(int(n) for n in np.unravel_index(int(xp.argmax(ratio)), ratio.shape))
         place = (*index[:-1], index[-1] + first_channel)
-        worst = _describe(name, place, *(np.float64(float(v[index])) for v in (output, exact, error, ratio)), fmt)
+        at_worst = (np.float64(float(array[index])) for array in (output, exact, error, ratio))
+        worst = _describe(name, place, fmt, *at_worst)
         if output.ndim == 3:
             diverging = xp.nonzero(xp.any(wrong, axis=(0, 2)))[0]
             step = int(diverging[0] if name == "y" else diverging[-1])
@@ -197,7 +207,7 @@ def _judge_output(name: str, output: Array, reference: Reference, bounds: Bounds
     return found, place
 
 
-def _describe(name, place, output, exact, error, ratio, fmt) -> str:
+def _describe(name, place, fmt, output, exact, error, ratio) -> str:
     letters = {3: "btd", 2: "bd", 1: "d"}[len(place)]
     where = ", ".join(f"{letter}={n}" for letter, n in zip(letters, place, strict=True))
     text = f"{name}[{where}] is {output:.9g}, should be {exact:.9g}"
