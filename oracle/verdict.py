@@ -16,8 +16,8 @@ MOST_ANY_ORDER_TERMS = 600
 """With any-order sums the bound of da_param passes its value beyond about this many terms: then it is not judged."""
 AT_ONCE = 2**27
 """Elements B T D that are judged at once by default: a float64 array of them is 1 GiB."""
-PEAK = 58
-"""Float64 arrays of `at_once` elements that are live at the worst moment of a verdict, 22 of them the reference.
+PEAK = 62
+"""Float64 arrays of `at_once` elements that are live at the worst moment of a verdict on torch, 22 of them its reference.
 
 A `Case`, which is checked whole, takes 8 of its size for a moment, and 2 (four of float32) for good.
 """
