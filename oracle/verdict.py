@@ -17,7 +17,7 @@ MOST_ANY_ORDER_TERMS = 600
 AT_ONCE = 2**27
 """Elements B T D that are judged at once by default: a float64 array of them is 1 GiB."""
 PEAK = 62
-"""Float64 arrays of `at_once` elements that are live at the worst moment of a verdict on torch, 22 of them its reference.
+"""Float64 arrays of `at_once` elements that are live at the worst moment of a verdict on torch, 22 its reference.
 
 A `Case`, which is checked whole, takes 8 of its size for a moment, and 2 (four of float32) for good.
 """
