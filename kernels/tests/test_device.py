@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kernels
-from kernels import serial
+from kernels import reduce, serial
 from kernels.cell import INTERPRETED
 
 pytestmark = [
@@ -15,9 +15,9 @@ pytestmark = [
         INTERPRETED, reason="needs a GPU: the interpreter compiles nothing and runs one thing at a time"
     ),
 ]
-KERNELS = (serial._forward_kernel, serial._backward_kernel, serial._sum_rows_kernel)
+KERNELS = (serial._forward_kernel, serial._backward_kernel, reduce._sum_rows_kernel)
 MOST_VARIANTS = 16
-"""A dtype's, with one width of whole tiles; each further such width adds three."""
+"""A dtype's, with one width of whole tiles; each further such width adds four."""
 
 
 def inputs(rows, steps, width, dtype=torch.bfloat16, seed=0):
