@@ -3,11 +3,11 @@
 import torch
 from torch.autograd import forward_ad
 
-from kernels import serial
+from kernels import chunked, serial
 from kernels.cell import INTERPRETED
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-ALGORITHMS = ("auto", "serial")
+ALGORITHMS = ("auto", "serial", "chunked", "three-pass")
 ALIGNMENT = 16
 """Bytes: Triton compiles a kernel anew for pointers that are less aligned."""
 
@@ -29,9 +29,11 @@ def rglru(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None, algorithm="a
     h0 : Tensor [B, D], float32, optional
         State before the first token. None: zeros.
     algorithm : str
-        "serial": one program a row and tile of channels walks through time. "auto": the fastest one that is there.
-    chunk_size : None
-        No algorithm that takes one is there yet.
+        "serial": one program a row and tile of channels walks through time. "chunked": a program a chunk of time, in
+        one launch, where programs wait for those before them. "three-pass": the same in three launches, where none
+        waits. "auto": serial.
+    chunk_size : int, optional
+        Steps of a chunk: 16, 32, 64 (the default) or 128. Bits depend on it.
 
     Returns
     -------
@@ -53,8 +55,11 @@ def rglru(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None, algorithm="a
     _check(x, gate_x, gate_a, a_param, segment_pos, h0)
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
-    if chunk_size is not None:
-        raise ValueError(f"chunk_size must be None: algorithm {algorithm!r} has no chunks; got {chunk_size!r}")
+    if algorithm in ("auto", "serial"):
+        if chunk_size is not None:
+            raise ValueError(f"chunk_size must be None: algorithm {algorithm!r} has no chunks; got {chunk_size!r}")
+    elif chunk_size is not None and (type(chunk_size) is not int or chunk_size not in chunked.RUNS):
+        raise ValueError(f"chunk_size must be one of {', '.join(map(str, chunked.RUNS))}; got {chunk_size!r}")
     for name, value in {"x": x, "gate_x": gate_x, "gate_a": gate_a, "a_param": a_param, "h0": h0}.items():
         if (
             value is not None
@@ -65,7 +70,10 @@ def rglru(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None, algorithm="a
     differentiable = torch.is_grad_enabled() and any(
         v is not None and v.requires_grad for v in (x, gate_x, gate_a, a_param, h0)
     )
-    y, h_last, _ = _forward(x, gate_x, gate_a, a_param, segment_pos, h0, differentiable)
+    if algorithm == "auto":
+        algorithm = "serial"
+    chunk_size = chunk_size or chunked.DEFAULT
+    y, h_last, _ = _forward(x, gate_x, gate_a, a_param, segment_pos, h0, differentiable, algorithm, chunk_size)
     return y, h_last
 
 
@@ -116,19 +124,23 @@ def _forward(
     segment_pos: torch.Tensor | None,
     h0: torch.Tensor | None,
     save: bool,
+    algorithm: str,
+    chunk_size: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     x, gate_x, gate_a, a_param, segment_pos, h0 = _dense(x, gate_x, gate_a, a_param, segment_pos, h0)
     if x.numel() == 0:
-        y, h_last, states = _forward_shapes(x, gate_x, gate_a, a_param, segment_pos, h0, save)
+        y, h_last, states = _forward_shapes(x, gate_x, gate_a, a_param, segment_pos, h0, save, algorithm, chunk_size)
         return y, h_last.zero_() if h0 is None else h_last.copy_(h0), states
     with _on(x):
-        return serial.forward(x, gate_x, gate_a, a_param, segment_pos, h0, save=save)
+        module, options = _algorithm(algorithm, chunk_size)
+        return module.forward(x, gate_x, gate_a, a_param, segment_pos, h0, save=save, **options)
 
 
 @_forward.register_fake
-def _forward_shapes(x, gate_x, gate_a, a_param, segment_pos, h0, save):
+def _forward_shapes(x, gate_x, gate_a, a_param, segment_pos, h0, save, algorithm, chunk_size):
     batch, steps, width = x.shape
-    states = (batch, -(-steps // serial.STEPS) if save else 0, width)
+    module, _ = _algorithm(algorithm, chunk_size)
+    states = (batch, -(-steps // module.STEPS) if save else 0, width)
     return (
         x.new_empty(x.shape),
         x.new_empty((batch, width), dtype=torch.float32),
@@ -146,24 +158,27 @@ def _backward(
     states: torch.Tensor,
     dy: torch.Tensor,
     dh_last: torch.Tensor,
+    algorithm: str,
+    chunk_size: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     inputs = _dense(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last)
     if x.numel() == 0:
-        dx, dgate_x, dgate_a, da_param, dh0 = _backward_shapes(*inputs)
+        dx, dgate_x, dgate_a, da_param, dh0 = _backward_shapes(*inputs, algorithm, chunk_size)
         return dx, dgate_x, dgate_a, da_param.zero_(), dh0.copy_(dh_last)
     with _on(x):
-        return serial.backward(*inputs)
+        module, options = _algorithm(algorithm, chunk_size)
+        return module.backward(*inputs, **options)
 
 
 @_backward.register_fake
-def _backward_shapes(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
+def _backward_shapes(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last, algorithm, chunk_size):
     batch, _, width = x.shape
     da_param, dh0 = (x.new_empty(shape, dtype=torch.float32) for shape in ((width,), (batch, width)))
     return (*(x.new_empty(x.shape) for _ in range(3)), da_param, dh0)
 
 
 def _setup(ctx, inputs, output):
-    x, gate_x, gate_a, a_param, segment_pos, h0, _ = inputs
+    x, gate_x, gate_a, a_param, segment_pos, h0, _, *ctx.algorithm = inputs
     ctx.save_for_backward(x, gate_x, gate_a, a_param, segment_pos, output[2])
     ctx.has_h0 = h0 is not None
     ctx.set_materialize_grads(False)  # the states have none, and zeros for them would be written for nothing
@@ -173,8 +188,8 @@ def _differentiate(ctx, dy, dh_last, _):
     x, *_, states = ctx.saved_tensors
     dy = x.new_zeros(x.shape) if dy is None else dy
     dh_last = states.new_zeros((x.shape[0], x.shape[2])) if dh_last is None else dh_last
-    dx, dgate_x, dgate_a, da_param, dh0 = _backward(*ctx.saved_tensors, dy, dh_last)
-    return dx, dgate_x, dgate_a, da_param, None, dh0 if ctx.has_h0 else None, None
+    dx, dgate_x, dgate_a, da_param, dh0 = _backward(*ctx.saved_tensors, dy, dh_last, *ctx.algorithm)
+    return dx, dgate_x, dgate_a, da_param, None, dh0 if ctx.has_h0 else None, None, None, None
 
 
 def _refuse(ctx, *_):
@@ -183,6 +198,13 @@ def _refuse(ctx, *_):
 
 _forward.register_autograd(_differentiate, setup_context=_setup)
 _backward.register_autograd(_refuse)
+
+
+def _algorithm(algorithm, chunk_size):
+    """The module that has it, and its options."""
+    if algorithm == "serial":
+        return serial, {}
+    return chunked, {"chunk_size": chunk_size, "waiting": algorithm == "chunked"}
 
 
 def _dense(*tensors):

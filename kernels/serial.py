@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 
 from kernels.cell import INTERPRETED, LOG2_E, C, sigmoid, softplus
-from kernels.tile import apply, gradients, last_row, load, load_inputs, positions, resets, run, scan, write_run
+from kernels.reduce import sum_rows
+from kernels.tile import apply, flow_back, last_row, load, load_inputs, positions, prepare, resets, run, scan, write_run
 
 STEPS, ROWS = (4, 2) if INTERPRETED.value else (8, 4)
 """Steps of a run, before each of which the forward saves the state, and runs of a forward tile, a warp each.
@@ -34,8 +35,6 @@ As many as are best where all programs run at once; more programs beside one ano
 """
 SPLIT = ROWS * STEPS
 """Calls split at multiples of this give the bits of one call."""
-TERMS = 8
-"""Rows of da_param that are read at once."""
 
 
 @triton.jit(do_not_specialize=["words", "has_h0", "T", "D"])
@@ -67,6 +66,8 @@ def _forward_kernel(
         d = tl.max_contiguous(d, (1, 1))  # unaligned rows: without it, loads and stores disagree on a layout
     row = tl.arange(0, ROWS)[:, None]
     inside = (d >= 0 if WIDTH > 0 else d < width) & (row >= 0)
+    rate = -C.value * LOG2_E.value * softplus(tl.load(a_param_ptr + d + 0 * row, mask=inside, other=0.0))
+    h = tl.load(h0_ptr + b * width + d + 0 * row, mask=inside & (has_h0 > 0), other=0.0)
     segment_pos_ptr += b * T * words
     at = b * T * width
     offset = row * (STEPS * width) + d
@@ -78,16 +79,15 @@ def _forward_kernel(
     LENGTH: tl.constexpr = ROWS * STEPS
     left = T - row * STEPS
     xs, gates_x, gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, offset, width, left, inside, STEPS)
-    position = positions(segment_pos_ptr, words, 0, T, LENGTH)
-    rate = -C.value * LOG2_E.value * softplus(tl.load(a_param_ptr + d + 0 * row, mask=inside, other=0.0))
-    h = tl.load(h0_ptr + b * width + d + 0 * row, mask=inside & (has_h0 > 0), other=0.0)
+    steps = tl.arange(0, LENGTH)
+    position = positions(segment_pos_ptr, words, steps, T)
     for t in range(0, T, LENGTH):
         left = T - t - row * STEPS
         x_ptr += LENGTH * width
         gate_x_ptr += LENGTH * width
         gate_a_ptr += LENGTH * width
         all_bits = resets(position, LENGTH)
-        position = positions(segment_pos_ptr, words, t + LENGTH, T, LENGTH)
+        position = positions(segment_pos_ptr, words, t + LENGTH + steps, T)
         next_xs, next_gates_x, next_gates_a = load_inputs(
             x_ptr, gate_x_ptr, gate_a_ptr, offset, width, left - LENGTH, inside, STEPS
         )
@@ -217,7 +217,8 @@ def _backward_kernel(
     xs, gates_x, gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, d, width, left, inside, STEPS)
     dys = load(dy_ptr, d, width, left, inside, STEPS)
     h = tl.load(states_ptr + d, mask=inside, other=0.0)
-    position = positions(segment_pos_ptr, words, t, T, STEPS)
+    steps = tl.arange(0, STEPS)
+    position = positions(segment_pos_ptr, words, t + steps, T)
     a_param = tl.load(a_param_ptr + d, mask=inside, other=0.0)
     softplus_p = softplus(a_param)
     slope = -C.value * softplus_p
@@ -237,20 +238,20 @@ def _backward_kernel(
         next_h = tl.load(states_ptr + d, mask=inside, other=0.0)
         next_dys = load(dy_ptr, d, width, STEPS, inside, STEPS)
         bits = resets(position, STEPS)
-        position = positions(segment_pos_ptr, words, t - STEPS, T, STEPS)
-        carry, da_param = gradients(
+        position = positions(segment_pos_ptr, words, t - STEPS + steps, T)
+        decays, to_dx, to_dgate_x, to_da_param, to_dgate_a = prepare(h, xs, gates_x, gates_a, bits, rate, slope, STEPS)
+        carry, da_param = flow_back(
             carry,
             da_param,
-            h,
-            xs,
-            gates_x,
-            gates_a,
+            decays,
+            to_dx,
+            to_dgate_x,
+            to_da_param,
+            to_dgate_a,
             dys,
             bits,
             left,
             inside,
-            rate,
-            slope,
             dx_ptr,
             dgate_x_ptr,
             dgate_a_ptr,
@@ -273,23 +274,6 @@ def _backward_kernel(
     tl.store(dh0_ptr + b * width + d, carry, mask=inside)
 
 
-@triton.jit(do_not_specialize=["B", "D"])
-def _sum_rows_kernel(rows_ptr, sum_ptr, B, D, TERMS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Sum [B, D] over B one row after another, TERMS loads at once.
-
-    torch.sum and tl.sum choose an order by the width, so that a channel's bits would depend on its neighbours' number.
-    """
-    d = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = d < D
-    total = tl.zeros([CHANNELS], tl.float32)
-    for start in range(0, B, TERMS):
-        rows = load(rows_ptr, d, D, B - start, inside, TERMS)
-        rows_ptr += TERMS * D
-        for row in tl.static_range(TERMS):
-            total += rows[row]
-    tl.store(sum_ptr + d, total, mask=inside)
-
-
 def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):
     """(y, h_last, states) of contiguous, aligned, non-empty inputs; `states` [B, ceil(T / STEPS), D], or empty."""
     batch, steps, width = x.shape
@@ -301,7 +285,7 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):
         gate_x,
         gate_a,
         a_param,
-        *_as_words(segment_pos, a_param),
+        *as_words(segment_pos, a_param),
         a_param if h0 is None else h0,
         int(h0 is not None),
         y,
@@ -309,8 +293,8 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):
         states,
         steps,
         width,
-        WIDTH=_constant(width),
-        SAVE=save,
+        WIDTH=constant(width),
+        SAVE=STEPS if save else 0,
         STEPS=STEPS,
         ROWS=ROWS,
         CHANNELS=CHANNELS,
@@ -329,7 +313,7 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
         gate_x,
         gate_a,
         a_param,
-        *_as_words(segment_pos, a_param),
+        *as_words(segment_pos, a_param),
         states,
         dy,
         dh_last,
@@ -340,15 +324,13 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
         dh0,
         steps,
         width,
-        WIDTH=_constant(width),
+        WIDTH=constant(width),
         STEPS=STEPS,
         CHANNELS=BACKWARD_CHANNELS,
         num_warps=2,
-        maxnreg=_registers(batch * triton.cdiv(width, BACKWARD_CHANNELS), x.device) if _constant(width) else None,
+        maxnreg=_registers(batch * triton.cdiv(width, BACKWARD_CHANNELS), x.device) if constant(width) else None,
     )
-    total = torch.empty_like(a_param)
-    _sum_rows_kernel[(triton.cdiv(width, CHANNELS),)](da_param, total, batch, width, TERMS=TERMS, CHANNELS=CHANNELS)
-    return dx, dgate_x, dgate_a, total, dh0
+    return dx, dgate_x, dgate_a, sum_rows(da_param), dh0
 
 
 def _registers(programs: int, device: torch.device) -> int | None:
@@ -364,12 +346,12 @@ def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _constant(width: int) -> int:
+def constant(width: int) -> int:
     """The width a kernel is compiled for; 0 for the variant that takes any."""
     return width if width % CHANNELS == 0 else 0
 
 
-def _as_words(segment_pos, stand_in):
+def as_words(segment_pos, stand_in):
     """segment_pos as int32 words and how many of them an element has, so that one kernel takes both dtypes, or none."""
     if segment_pos is None:
         return stand_in.view(torch.int32), 0

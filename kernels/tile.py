@@ -37,12 +37,11 @@ def load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, offset, stride, left, inside, STE
 
 
 @triton.jit
-def positions(pointer, words, t, T, LENGTH: tl.constexpr):
-    """segment_pos of the steps t .. t + LENGTH, as int32: 0 exactly at resets, 1 beyond T and where there is none.
+def positions(pointer, words, at, T):
+    """segment_pos of the steps `at`, as int32: 0 exactly at resets, 1 outside 0 .. T and where there is none.
 
     `words` is how many int32 an element has: 1, 2 for int64, 0 for no segment_pos.
     """
-    at = t + tl.arange(0, LENGTH)
     there = (at >= 0) & (at < T) & (words > 0)
     low = tl.load(pointer + at * words, mask=there, other=1)
     high = tl.load(pointer + at * words + (words - 1), mask=there, other=1)
@@ -101,6 +100,21 @@ def scan(decay, write, cut, row, ROWS: tl.constexpr, PLAIN: tl.constexpr):
             (decay, write, cut, past_decay, past_write, past_cut), 0, _with_resets
         )
     return decay, write, cut, past_decay, past_write, past_cut
+
+
+@triton.jit
+def _joined(d1, w1, c1, d2, w2, c2):
+    return _after(d2, w2, c2, d1, w1, c1)
+
+
+@triton.jit
+def combine(decay, write, cut, row, ROWS: tl.constexpr):
+    """The maps up to each row."""
+    if INTERPRETED:
+        decay, write, cut, _, _, _ = scan(decay, write, cut, row, ROWS, False)
+    else:
+        decay, write, cut = tl.associative_scan((decay, write, cut), 0, _joined)
+    return decay, write, cut
 
 
 @triton.jit
@@ -165,13 +179,14 @@ def write_run(
     SAVE: tl.constexpr,
     PLAIN: tl.constexpr,
 ):
-    """Store the states of a row's run that starts at state `start`, and `start` itself if SAVE."""
-    if SAVE:
-        tl.store(state_ptr, start, mask=inside & (left > 0))
+    """Store the states of a row's run that starts at state `start`, and the one before every SAVE steps (0: none)."""
+    h = start
     for step in tl.static_range(STEPS):
         mask = inside
         if not PLAIN:
             mask = inside & (step < left)
+        if SAVE > 0 and step % SAVE == 0:
+            tl.store(state_ptr + (step // SAVE) * stride, h, mask=mask)
         h = tl.fma(decays[step], start, writes[step])
         if not PLAIN:
             h = tl.where((bits & ((2 << step) - 1)) != 0, writes[step], h)
@@ -179,30 +194,10 @@ def write_run(
 
 
 @triton.jit
-def gradients(
-    carry,
-    da_param,
-    h,
-    xs,
-    gates_x,
-    gates_a,
-    dys,
-    bits,
-    left,
-    inside,
-    rate,
-    slope,
-    dx_ptr,
-    dgate_x_ptr,
-    dgate_a_ptr,
-    offset,
-    stride,
-    STEPS: tl.constexpr,
-):
-    """Store the gradients of a run that starts at state h; return the carry a g of its first step and da_param's sum.
+def prepare(h, xs, gates_x, gates_a, bits, rate, slope, STEPS: tl.constexpr):
+    """What each step of a run that starts at state h multiplies its cotangent by; slope = -8 softplus(a_param).
 
-    `carry` is a g of the step after the run, slope = -8 softplus(a_param). A first pass computes from the state and the
-    gates what a step multiplies its cotangent g by, the second goes back in time with g.
+    Tuples: decays; of the cotangent g, factors to dx; of dx, to dgate_x; of the flow a g, to da_param and to dgate_a.
     """
     decays = ()
     to_dx = ()
@@ -223,6 +218,33 @@ def gradients(
         to_da_param = to_da_param + (dL,)
         to_dgate_a = to_dgate_a + (tl.where(reset, 0.0, dL * tl.fma(-slope, r, slope)),)
         h = tl.where(reset, gated, tl.fma(a, h, m * gated))
+    return decays, to_dx, to_dgate_x, to_da_param, to_dgate_a
+
+
+@triton.jit
+def flow_back(
+    carry,
+    da_param,
+    decays,
+    to_dx,
+    to_dgate_x,
+    to_da_param,
+    to_dgate_a,
+    dys,
+    bits,
+    left,
+    inside,
+    dx_ptr,
+    dgate_x_ptr,
+    dgate_a_ptr,
+    offset,
+    stride,
+    STEPS: tl.constexpr,
+):
+    """Store the gradients of a prepared run, last step first; return the flow a g of its first step and da_param's sum.
+
+    `carry` is the flow of the step after the run.
+    """
     for back in tl.static_range(STEPS):
         here = (STEPS - 1 - back) < left
         mask = inside & here
@@ -236,3 +258,18 @@ def gradients(
         store(dgate_x_ptr + at, dx * to_dgate_x[STEPS - 1 - back], mask)
         store(dgate_a_ptr + at, flow * to_dgate_a[STEPS - 1 - back], mask)
     return carry, da_param
+
+
+@triton.jit
+def run_back(decays, dys, bits, left, STEPS: tl.constexpr):
+    """(decay, write) of what a run, in reverse, makes of the flow from after it."""
+    decay = tl.full(decays[0].shape, 1.0, tl.float32)
+    write = tl.zeros(decays[0].shape, tl.float32)
+    for back in tl.static_range(STEPS):
+        a = decays[STEPS - 1 - back]
+        here = (STEPS - 1 - back) < left
+        flow = a * (write + dys[STEPS - 1 - back].to(tl.float32))
+        flow = tl.where(((bits >> (STEPS - 1 - back)) & 1) != 0, 0.0, flow)
+        write = tl.where(here, flow, write)
+        decay = tl.where(here, a * decay, decay)
+    return decay, write

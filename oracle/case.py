@@ -4,12 +4,23 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from oracle.arrays import Array, beside, float64, is_array, namespace, zeros
 from oracle.formats import FORMATS, round_to
 
 OUTPUTS = ("y", "h_last", "dx", "dgate_x", "dgate_a", "da_param", "dh0")
 GRADIENTS = OUTPUTS[2:]
 IN_CASE_DTYPE = frozenset({"y", "dx", "dgate_x", "dgate_a"})
 """Outputs in x.dtype; the others are float32."""
+OUTPUT_AXES = {
+    "y": "BTD",
+    "h_last": "BD",
+    "dx": "BTD",
+    "dgate_x": "BTD",
+    "dgate_a": "BTD",
+    "da_param": "D",
+    "dh0": "BD",
+}
+"""The axes of every output."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +44,8 @@ class Case:
     dtype : str
         "float32", "bfloat16" or "float16": the dtype of x, gate_x, gate_a and dy.
 
-    Arrays are kept as read-only float32 (which holds all three dtypes exactly). Any size may be 0.
+    Arrays are NumPy's (lists too), or all of them tensors of torch on one device, where the oracle then computes. They
+    are copied and kept as float32 (which holds all three dtypes exactly), read-only in NumPy. Any size may be 0.
 
     Raises
     ------
@@ -41,49 +53,43 @@ class Case:
         Naming the argument, the rule and what came.
     """
 
-    x: np.ndarray
-    gate_x: np.ndarray
-    gate_a: np.ndarray
-    a_param: np.ndarray
-    segment_pos: np.ndarray | None = None
-    h0: np.ndarray | None = None
-    dy: np.ndarray | None = None
-    dh_last: np.ndarray | None = None
+    x: Array
+    gate_x: Array
+    gate_a: Array
+    a_param: Array
+    segment_pos: Array | None = None
+    h0: Array | None = None
+    dy: Array | None = None
+    dh_last: Array | None = None
     dtype: str = "float32"
 
     def __post_init__(self):
         if self.dtype not in FORMATS:
             raise ValueError(f"dtype must be one of {', '.join(FORMATS)}; got {self.dtype!r}")
-        x = np.asarray(self.x)
+        x = self.x if is_array(self.x) else np.asarray(self.x)
         if x.ndim != 3:
-            raise ValueError(f"x must have shape [B, T, D]; got {x.shape}")
-        batch, steps, width = x.shape
-        for name, shape in {
-            "x": x.shape,
-            "gate_x": x.shape,
-            "gate_a": x.shape,
-            "a_param": (width,),
-            "h0": (batch, width),
-            "dy": x.shape,
-            "dh_last": (batch, width),
-        }.items():
+            raise ValueError(f"x must have shape [B, T, D]; got {tuple(x.shape)}")
+        sizes = dict(zip("BTD", x.shape, strict=True))
+        for name, axes in AXES.items():
             value = getattr(self, name)
-            if value is None and name in ("h0", "dy", "dh_last"):
+            if value is None and name in ("segment_pos", "h0", "dy", "dh_last"):
                 continue
-            in_dtype = name in ("x", "gate_x", "gate_a", "dy")
-            object.__setattr__(self, name, _floats(name, value, shape, self.dtype if in_dtype else "float32"))
-        if self.segment_pos is not None:
-            object.__setattr__(self, "segment_pos", _positions(self.segment_pos, (batch, steps)))
+            array, shape = beside(name, value, x), tuple(sizes[letter] for letter in axes)
+            if name == "segment_pos":
+                kept = _positions(array, shape)
+            else:
+                kept = _floats(name, array, shape, self.dtype if axes == "BTD" else "float32")
+            object.__setattr__(self, name, kept)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(B, T, D)."""
-        return self.x.shape
+        return tuple(self.x.shape)
 
     @property
-    def reset(self) -> np.ndarray:
+    def reset(self) -> Array:
         """Boolean [B, T]: where the past is selected away."""
-        return np.zeros(self.shape[:2], bool) if self.segment_pos is None else self.segment_pos == 0
+        return zeros(self.shape[:2], self.x) != 0 if self.segment_pos is None else self.segment_pos == 0
 
     @property
     def has_cotangents(self) -> bool:
@@ -123,15 +129,15 @@ AXES = {
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What an implementation returned: float64 arrays that hold its outputs exactly; None where it returned nothing."""
+    """What an implementation returned: arrays that hold its outputs exactly; None where it returned nothing."""
 
-    y: np.ndarray | None = None
-    h_last: np.ndarray | None = None
-    dx: np.ndarray | None = None
-    dgate_x: np.ndarray | None = None
-    dgate_a: np.ndarray | None = None
-    da_param: np.ndarray | None = None
-    dh0: np.ndarray | None = None
+    y: Array | None = None
+    h_last: Array | None = None
+    dx: Array | None = None
+    dgate_x: Array | None = None
+    dgate_a: Array | None = None
+    da_param: Array | None = None
+    dh0: Array | None = None
 
     def items(self):
         """(name, array) of every output that is there."""
@@ -139,29 +145,35 @@ class Result:
         return [(name, array) for name, array in pairs if array is not None]
 
 
-def _floats(name: str, value, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiu":
+def _floats(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Array:
+    xp = namespace(array)
+    if not xp.isdtype(array.dtype, ("real floating", "integral")):
         raise TypeError(f"{name} must hold real numbers; got dtype {array.dtype}")
-    if array.shape != shape:
-        raise ValueError(f"{name} must have shape {list(shape)}; got {list(array.shape)}")
-    exact = array.astype(np.float64)
+    _check_shape(name, array, shape)
+    exact = float64(array)
     rounded = round_to(exact, FORMATS[dtype])
-    wrong = ~((rounded == exact) | np.isnan(exact))
-    if wrong.any():
-        where = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise ValueError(f"{name} must hold values of {dtype}; got {exact[where]!r} at {list(where)}")
-    stored = exact.astype(np.float32)
-    stored.flags.writeable = False
-    return stored
+    wrong = ~((rounded == exact) | xp.isnan(exact))
+    if xp.any(wrong):
+        where = tuple(int(places[0]) for places in xp.nonzero(wrong))
+        got = np.float64(float(exact[where]))
+        raise ValueError(f"{name} must hold values of {dtype}; got {got!r} at {list(where)}")
+    return _read_only(xp.astype(exact, xp.float32))
 
 
-def _positions(value, shape: tuple[int, int]) -> np.ndarray:
-    array = np.asarray(value)
-    if array.dtype not in (np.int32, np.int64):
+def _positions(array: Array, shape: tuple[int, ...]) -> Array:
+    xp = namespace(array)
+    if array.dtype not in (xp.int32, xp.int64):
         raise TypeError(f"segment_pos must be int32 or int64; got dtype {array.dtype}")
-    if array.shape != shape:
-        raise ValueError(f"segment_pos must have shape {list(shape)}; got {list(array.shape)}")
-    array = array.copy()
-    array.flags.writeable = False
+    _check_shape("segment_pos", array, shape)
+    return _read_only(xp.asarray(array, copy=True))
+
+
+def _check_shape(name: str, array: Array, shape: tuple[int, ...]):
+    if tuple(array.shape) != shape:
+        raise ValueError(f"{name} must have shape {list(shape)}; got {list(array.shape)}")
+
+
+def _read_only(array: Array) -> Array:
+    if isinstance(array, np.ndarray):
+        array.flags.writeable = False
     return array

@@ -1,8 +1,11 @@
 """The floating-point formats a kernel may read and write, and how a real number rounds to them."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+
+from oracle.arrays import Array, float64, namespace
 
 U = 2.0**-24
 """Unit roundoff of float32, in which every kernel computes."""
@@ -35,51 +38,58 @@ FORMATS = {
 
 def spacing(value, fmt: Format):
     """Distance between neighbours of `fmt` in the binade of each finite value (subnormals share the smallest)."""
-    _, exponent = np.frexp(np.where(value == 0, 2.0**fmt.min_exponent, value))
-    return np.ldexp(1.0, np.maximum(exponent - 1, fmt.min_exponent) - (fmt.precision - 1))
+    xp = namespace(value)
+    magnitude = xp.abs(xp.where(value == 0, 2.0**fmt.min_exponent, value))
+    mantissa, _ = xp.frexp(magnitude)
+    # a number over its significand is its power of two, exactly
+    return xp.maximum(magnitude / (2 * mantissa), 2.0**fmt.min_exponent) * 2.0 ** (1 - fmt.precision)
 
 
-def round_to(value, fmt: Format) -> np.ndarray:
+def round_to(value, fmt: Format) -> Array:
     """Round float64 to nearest, ties to even, directly to `fmt` (no detour by float32); overflow gives infinity."""
-    value = np.asarray(value, np.float64)
-    finite = np.isfinite(value)
-    step = spacing(np.where(finite, value, 1.0), fmt)
+    value = float64(value)
+    xp = namespace(value)
+    finite = xp.isfinite(value)
+    step = spacing(xp.where(finite, value, 1.0), fmt)
     with np.errstate(invalid="ignore"):
-        rounded = np.rint(np.where(finite, value, 0.0) / step) * step
-    rounded = np.where(np.abs(rounded) > fmt.largest, np.copysign(np.inf, rounded), rounded)
-    return np.where(finite, rounded, value)
+        rounded = xp.round(xp.where(finite, value, 0.0) / step) * step
+        rounded = xp.where(xp.abs(rounded) > fmt.largest, rounded * math.inf, rounded)
+    return xp.where(finite, rounded, value)
 
 
-def distance_to_cell(exact, output, fmt: Format) -> np.ndarray:
+def distance_to_cell(exact, output, fmt: Format) -> Array:
     """Distance from a finite real to the nearest real that `fmt` would write as `output`.
 
     float32 is exempt from rounding here: its bound already counts every float32 operation, the last one included.
     Ties belong to both neighbours. Infinity is written for reals from the overflow threshold on, NaN for none.
     """
-    distance = np.abs(exact - output)
+    output = float64(output)
+    xp = namespace(output)
+    distance = xp.abs(exact - output)
     if fmt.name != "float32":
-        finite = np.isfinite(output)
-        magnitude = np.abs(np.where(finite, output, 0.0))
+        finite = xp.isfinite(output)
+        magnitude = xp.abs(xp.where(finite, output, 0.0))
         above = spacing(magnitude, fmt) / 2
         # below a power of two the neighbour is half as far, except at the smallest normal
-        below = np.where(magnitude > 2.0**fmt.min_exponent, spacing(np.nextafter(magnitude, 0), fmt) / 2, above)
+        below = xp.where(magnitude > 2.0**fmt.min_exponent, spacing(xp.nextafter(magnitude, 0.0), fmt) / 2, above)
         if fmt.flushes:
-            above = np.where(magnitude == 0, LAM, above)
-        outward = np.sign(output) * (exact - output) > 0
-        half = np.where(outward | (magnitude == 0), above, below)
-        threshold = fmt.largest + spacing(np.float64(fmt.largest), fmt) / 2
-        to_infinity = np.maximum(threshold - np.sign(output) * exact, 0.0)
-        distance = np.where(finite, np.maximum(distance - half, 0.0), np.where(np.isinf(output), to_infinity, np.inf))
-    return np.where(np.isnan(output), np.inf, distance)
+            above = xp.where(magnitude == 0, LAM, above)
+        same_side = xp.where(output < 0, -exact, exact)
+        half = xp.where((same_side > magnitude) | (magnitude == 0), above, below)
+        threshold = fmt.largest + float(spacing(np.float64(fmt.largest), fmt)) / 2
+        to_infinity = xp.maximum(threshold - same_side, 0.0)
+        distance = xp.where(finite, xp.maximum(distance - half, 0.0), xp.where(xp.isinf(output), to_infinity, math.inf))
+    return xp.where(xp.isnan(output), math.inf, distance)
 
 
-def interval(exact, error, fmt: Format) -> tuple[np.ndarray, np.ndarray]:
+def interval(exact, error, fmt: Format) -> tuple[Array, Array]:
     """The acceptable outputs RN(exact - error) .. RN(exact + error), for reading; `distance_to_cell` decides."""
+    xp = namespace(exact)
     low, high = exact - error, exact + error
     if fmt.name == "float32":
         return low, high
     low, high = round_to(low, fmt), round_to(high, fmt)
     if fmt.flushes:
-        near_zero = np.abs(exact) - error < LAM
-        low, high = np.where(near_zero, np.minimum(low, 0.0), low), np.where(near_zero, np.maximum(high, 0.0), high)
+        near_zero = xp.abs(exact) - error < LAM
+        low, high = xp.where(near_zero, xp.minimum(low, 0.0), low), xp.where(near_zero, xp.maximum(high, 0.0), high)
     return low, high

@@ -1,16 +1,26 @@
 """From outputs to a verdict: which elements lie outside what an honest kernel may write, and by how much."""
 
-from dataclasses import dataclass
+import itertools
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from oracle.arrays import Array, beside, float64, namespace
 from oracle.bounds import DEFAULT, Bounds, Profile, bound
-from oracle.case import GRADIENTS, IN_CASE_DTYPE, Case, Result
+from oracle.case import GRADIENTS, IN_CASE_DTYPE, OUTPUT_AXES, Case, Result
 from oracle.formats import FORMATS, distance_to_cell, interval
 from oracle.reference import Reference, solve
 
 MOST_ANY_ORDER_TERMS = 600
 """With any-order sums the bound of da_param passes its value beyond about this many terms: then it is not judged."""
+AT_ONCE = 2**27
+"""Elements B T D that are judged at once by default: a float64 array of them is 1 GiB."""
+PEAK = 62
+"""Float64 arrays of `at_once` elements that are live at the worst moment of a verdict on torch, 22 its reference.
+
+A `Case`, which is checked whole, takes 8 of its size for a moment, and 2 (four of float32) for good.
+"""
 
 
 @dataclass(frozen=True)
@@ -83,78 +93,125 @@ def judge(
     profile: Profile = DEFAULT,
     grade: str = "accurate",
     reference: Reference | None = None,
+    at_once: int = AT_ONCE,
 ) -> Verdict:
-    """Judge every output that `result` holds.
+    """Judge every output that `result` holds, on the device where the arrays live.
+
+    A case larger than `at_once` is judged in slices of channels, which are independent, and in which da_param's sums
+    are whole; the verdict is that on the whole.
 
     Parameters
     ----------
     case, result
-        The inputs and cotangents, and what an implementation made of them (arrays of the outputs' shapes).
+        The inputs and cotangents, and what an implementation made of them: arrays of the outputs' shapes in any
+        floating-point dtype, of the case's library and device.
     profile, grade
         What is assumed of the implementation (see `oracle.bounds`).
     reference
-        `solve(case)`, where it is already at hand.
+        `solve(case)`, where it is already at hand: then nothing is sliced.
+    at_once
+        Elements B T D whose reference and bounds are held at once (but one channel at least): `PEAK` float64 arrays.
 
     Raises
     ------
+    TypeError
+        Where an output is of another library or device than the case.
     ValueError
         Where an output has the wrong shape, or a gradient came although the case has no cotangent.
     """
-    reference = solve(case) if reference is None else reference
-    bounds = bound(reference, profile, grade)
-    batch, steps, _ = case.shape
-    outputs, notes = [], []
+    batch, steps, width = case.shape
+    outputs, notes = {}, []
     for name, output in result.items():
         if name in GRADIENTS and not case.has_cotangents:
             raise ValueError(f"{name} cannot be judged: the case has neither dy nor dh_last")
         if name == "da_param" and profile.da_param_additions is None and batch * steps > MOST_ANY_ORDER_TERMS:
             notes.append(f"da_param: not judged, {batch * steps} terms in any order leave no bound worth the name")
             continue
-        outputs.append(_judge_output(name, np.asarray(output, np.float64), reference, bounds, case))
-    return Verdict(tuple(outputs), grade, profile.name, tuple(notes))
+        outputs[name] = beside(name, output, case.x)
+        shape = [case.shape["BTD".index(letter)] for letter in OUTPUT_AXES[name]]
+        if list(outputs[name].shape) != shape:
+            raise ValueError(f"{name} must have shape {shape}; got {list(outputs[name].shape)}")
+    slices = 1 if reference is not None else max(1, min(width, math.ceil(batch * steps * width / at_once)))
+    edges = [width * n // slices for n in range(slices + 1)]
+    parts = [
+        _judge_channels(case, outputs, slice(*ends), profile, grade, reference) for ends in itertools.pairwise(edges)
+    ]
+    return Verdict(tuple(_joined(same) for same in zip(*parts, strict=True)), grade, profile.name, tuple(notes))
 
 
-def _judge_output(name: str, output: np.ndarray, reference: Reference, bounds: Bounds, case: Case) -> OutputVerdict:
+Found = tuple[OutputVerdict, tuple[int, ...]]
+"""How an output fared in some channels, and the place of its worst element."""
+
+
+def _judge_channels(case: Case, outputs: dict[str, Array], channels: slice, profile, grade, reference) -> list[Found]:
+    first = channels.start
+    if reference is None:
+        part = case if channels == slice(0, case.shape[2]) else case.take(channels=channels)
+        reference = solve(part)
+    bounds = bound(reference, profile, grade)
+    return [_judge_output(n, float64(output[..., channels]), reference, bounds, first) for n, output in outputs.items()]
+
+
+def _joined(found: tuple[Found, ...]) -> OutputVerdict:
+    """One verdict on all channels; of equally bad elements the first in memory is shown, as in one slice."""
+    verdicts = [verdict for verdict, _ in found]
+    worst, _ = min(found, key=lambda part: (-part[0].ratio, part[1]))
+    steps = [v.first_diverging_step for v in verdicts if v.first_diverging_step is not None]
+    earliest = min if worst.name == "y" else max
+    return replace(
+        worst,
+        **{
+            count: sum(getattr(v, count) for v in verdicts)
+            for count in ("elements", "failed", "unjudged", "non_finite")
+        },
+        first_diverging_step=earliest(steps, default=None),
+    )
+
+
+def _judge_output(name: str, output: Array, reference: Reference, bounds: Bounds, first_channel: int) -> Found:
+    xp, case = namespace(output), reference.case
     exact, error = getattr(reference, name), getattr(bounds, name)
-    if output.shape != exact.shape:
-        raise ValueError(f"{name} must have shape {list(exact.shape)}; got {list(output.shape)}")
     fmt = FORMATS[case.dtype if name in IN_CASE_DTYPE else "float32"]
-    usable = np.broadcast_to(np.isfinite(case.a_param) | ~np.isinf(error), exact.shape)
-    must_be_non_finite = ~np.isfinite(exact) & usable
-    unjudged = ~must_be_non_finite & np.isinf(error)
-    if np.isnan(error[np.isfinite(exact)]).any():
+    must_be_non_finite = ~xp.isfinite(exact) & (xp.isfinite(case.a_param) | ~xp.isinf(error))
+    unjudged = ~must_be_non_finite & xp.isinf(error)
+    if xp.any(xp.isnan(error) & xp.isfinite(exact)):
         raise AssertionError(
             f"the bound of {name} is not a number where its reference is finite: a fault of the oracle"
         )
     with np.errstate(all="ignore"):
         distance = distance_to_cell(exact, output, fmt)
-        ratio = np.where(distance > 0, distance / error, 0.0)
-    ratio = np.where(must_be_non_finite, np.where(np.isfinite(output), np.inf, 0.0), ratio)
-    ratio = np.where(unjudged, 0.0, ratio)
+        ratio = xp.where(distance > 0, distance / error, 0.0)
+    ratio = xp.where(must_be_non_finite, xp.where(xp.isfinite(output), math.inf, 0.0), ratio)
+    ratio = xp.where(unjudged, 0.0, ratio)
     wrong = ratio > 1
     worst = step = None
-    if wrong.any():
-        worst = _describe(name, np.unravel_index(np.argmax(ratio), ratio.shape), output, exact, error, ratio, fmt)
+    place: tuple[int, ...] = ()
+    if xp.any(wrong):
+        index = tuple(int(n) for n in np.unravel_index(int(xp.argmax(ratio)), ratio.shape))
+        place = (*index[:-1], index[-1] + first_channel)
+        at_worst = (np.float64(float(array[index])) for array in (output, exact, error, ratio))
+        worst = _describe(name, place, fmt, *at_worst)
         if output.ndim == 3:
-            diverging = np.flatnonzero(wrong.any((0, 2)))
+            diverging = xp.nonzero(xp.any(wrong, axis=(0, 2)))[0]
             step = int(diverging[0] if name == "y" else diverging[-1])
-    return OutputVerdict(
+    found = OutputVerdict(
         name=name,
-        elements=output.size,
-        failed=int(wrong.sum()),
-        unjudged=int(unjudged.sum()),
-        non_finite=int(must_be_non_finite.sum()),
-        ratio=float(ratio.max(initial=0.0)),
+        elements=math.prod(output.shape),
+        failed=int(xp.sum(wrong)),
+        unjudged=int(xp.sum(unjudged)),
+        non_finite=int(xp.sum(must_be_non_finite)),
+        ratio=float(xp.max(ratio)) if math.prod(ratio.shape) else 0.0,
         worst=worst,
         first_diverging_step=step,
     )
+    return found, place
 
 
-def _describe(name, index, output, exact, error, ratio, fmt) -> str:
-    letters = {3: "btd", 2: "bd", 1: "d"}[output.ndim]
-    where = ", ".join(f"{letter}={int(i)}" for letter, i in zip(letters, index, strict=True))
-    text = f"{name}[{where}] is {output[index]:.9g}, should be {exact[index]:.9g}"
-    if not np.isfinite(exact[index]):
+def _describe(name, place, fmt, output, exact, error, ratio) -> str:
+    letters = {3: "btd", 2: "bd", 1: "d"}[len(place)]
+    where = ", ".join(f"{letter}={n}" for letter, n in zip(letters, place, strict=True))
+    text = f"{name}[{where}] is {output:.9g}, should be {exact:.9g}"
+    if not np.isfinite(exact):
         return f"{text}: a non-finite value must show"
-    low, high = interval(exact[index], error[index], fmt)
-    return f"{text}, between {low:.9g} and {high:.9g}: {ratio[index]:.3g} x the bound"
+    low, high = interval(exact, error, fmt)
+    return f"{text}, between {low:.9g} and {high:.9g}: {ratio:.3g} x the bound"

@@ -14,20 +14,29 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import serial
+from kernels import chunked, reduce, serial
 
-FLOAT32 = {"a_param_ptr", "h0_ptr", "h_last_ptr", "states_ptr", "dh_last_ptr", "da_param_ptr", "dh0_ptr"}
-FLOAT32 |= {"rows_ptr", "sum_ptr"}
-(dtype,) = sys.argv[1:]
-SIZES = {"STEPS": serial.STEPS, "ROWS": serial.ROWS, "TERMS": serial.TERMS, "CHANNELS": serial.CHANNELS}
-variants = [(serial._forward_kernel, {"WIDTH": w, "SAVE": save}, 4) for w in (0, 128) for save in (False, True)]
-variants += [(serial._backward_kernel, {"WIDTH": w, "CHANNELS": serial.BACKWARD_CHANNELS}, 2) for w in (0, 192)]
-variants += [(serial._sum_rows_kernel, {}, 4)]
+FLOAT32 = {"a_param_ptr", "h0_ptr", "h_last_ptr", "states_ptr", "dh_last_ptr", "da_param_ptr", "dh0_ptr", "saved_ptr"}
+FLOAT32 |= {"rows_ptr", "sums_ptr", "first_ptr"}
+MESSAGES = {"ticket_ptr", "maps_ptr", "states_ptr"}
+dtype, algorithm = sys.argv[1:]
+if algorithm == "serial":
+    tile = {"STEPS": serial.STEPS, "ROWS": serial.ROWS, "CHANNELS": serial.CHANNELS}
+    back = tile | {"CHANNELS": serial.BACKWARD_CHANNELS}
+    variants = [(serial._forward_kernel, tile | {"WIDTH": w, "SAVE": s}, 4) for w in (0, 128) for s in (0, 8)]
+    variants += [(serial._backward_kernel, back | {"WIDTH": w}, 2) for w in (0, 192)]
+    variants += [(reduce._sum_rows_kernel, {"TERMS": reduce.TERMS, "CHANNELS": reduce.CHANNELS}, 4)]
+else:
+    FLOAT32 -= MESSAGES
+    tile = {"STEPS": 8, "ROWS": 4, "GROUP": chunked.GROUP, "CHANNELS": chunked.CHANNELS}
+    variants = [(chunked._forward_kernel, tile | {"WIDTH": 128, "SAVE": 8, "PHASE": phase}, 4) for phase in (0, 1)]
+    variants += [(chunked._backward_kernel, tile | {"WIDTH": 128, "PHASE": 0}, 4), (chunked._groups_kernel, tile, 4)]
 for kernel, chosen, warps in variants:
-    constants = {name: value for name, value in (SIZES | chosen).items() if name in kernel.arg_names}
+    constants = {name: value for name, value in chosen.items() if name in kernel.arg_names}
     signature = {}
     for name in kernel.arg_names:
         kind = "*i32" if name == "segment_pos_ptr" else "*fp32" if name in FLOAT32 else f"*{dtype}"
+        kind = "*i64" if algorithm != "serial" and name in MESSAGES else kind
         signature[name] = "constexpr" if name in constants else kind if name.endswith("_ptr") else "i32"
     indexed = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature, indexed)
@@ -36,12 +45,15 @@ for kernel, chosen, warps in variants:
 """
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-def test_every_variant_compiles_for_a_gpu(dtype):
+@pytest.mark.parametrize(
+    ("algorithm", "dtype", "variants"),
+    [("serial", "fp32", 7), ("serial", "bf16", 7), ("serial", "fp16", 7), ("chunked", "bf16", 4)],
+)
+def test_every_variant_compiles_for_a_gpu(algorithm, dtype, variants):
     """The interpreter accepts Python that Triton's compiler does not: each variant becomes machine code for sm_90."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-c", COMPILE, dtype]
+    command = [sys.executable, "-c", COMPILE, dtype, algorithm]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 4 + 2 + 1
+    assert len(done.stdout.splitlines()) == variants

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import kernels
-from kernels import serial
+from kernels import reduce, serial
 from kernels.cell import INTERPRETED
+from kernels.subjects.serial import SUBJECT
+from oracle import Case, Result, judge
 
 pytestmark = [
     pytest.mark.gpu,
@@ -15,9 +17,22 @@ pytestmark = [
         INTERPRETED, reason="needs a GPU: the interpreter compiles nothing and runs one thing at a time"
     ),
 ]
-KERNELS = (serial._forward_kernel, serial._backward_kernel, serial._sum_rows_kernel)
+SHAPES = [
+    (1, 2048, 2560),
+    (1, 8192, 2560),
+    (1, 32768, 2560),
+    (8, 2048, 2560),
+    (8, 8192, 2560),
+    (32, 2048, 2560),
+    (64, 1024, 4096),
+    (1, 131072, 1024),
+]
+"""Sizes of training and prefill."""
+DRAWN = 64
+"""Channels of them that are judged, all rows and all steps."""
+KERNELS = (serial._forward_kernel, serial._backward_kernel, reduce._sum_rows_kernel)
 MOST_VARIANTS = 16
-"""A dtype's, with one width of whole tiles; each further such width adds three."""
+"""A dtype's, with one width of whole tiles; each further such width adds four."""
 
 
 def inputs(rows, steps, width, dtype=torch.bfloat16, seed=0):
@@ -62,6 +77,23 @@ def test_few_variants_are_compiled_and_none_for_a_batch_or_a_length():
         seen.append(variants())
     assert seen[-1] <= MOST_VARIANTS, seen
     assert seen[-1] == seen[20], seen
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_drawn_channels_of_production_shapes_lie_within_their_bounds(shape):
+    """The contract's cases are small: what shows from many steps, rows and channels on shows here, gradients too."""
+    rows, steps, width = shape
+    dtype = (torch.bfloat16, torch.float32, torch.float16)[SHAPES.index(shape) % 3]
+    leaves = [tensor.requires_grad_() for tensor in inputs(rows, steps, width, dtype)]
+    dy, dh_last = inputs(rows, steps, width, dtype, seed=1)[::4]
+    segment_pos = torch.randint(0, 512, (rows, steps), device="cuda")
+    y, h_last = kernels.rglru(*leaves[:4], segment_pos=segment_pos, h0=leaves[4], algorithm="serial")
+    outputs = (y, h_last, *torch.autograd.grad((y, h_last), leaves, (dy, dh_last)))
+    drawn = torch.randperm(width)[:DRAWN].to("cuda")
+    x, gate_x, gate_a, a_param, h0, dy, dh_last = (t.detach()[..., drawn] for t in (*leaves, dy, dh_last))
+    case = Case(x, gate_x, gate_a, a_param, segment_pos, h0, dy, dh_last, dtype=str(dtype).removeprefix("torch."))
+    verdict = judge(case, Result(*(output.detach()[..., drawn] for output in outputs)), profile=SUBJECT.profile)
+    assert verdict.holds, str(verdict)
 
 
 def test_a_thousand_launches_on_four_streams_repeat_bit_for_bit():

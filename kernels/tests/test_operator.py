@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels
-from kernels import serial
+from kernels import chunked, serial
 from kernels.cell import INTERPRETED
 from kernels.operator import _backward, _forward
 
@@ -63,6 +63,7 @@ def _nothing_may_be_launched(monkeypatch):
         pytest.fail("a kernel was launched")
 
     monkeypatch.setattr(serial, "forward", launched)
+    monkeypatch.setattr(chunked, "forward", launched)
 
 
 BAD_VALUES = [
@@ -158,10 +159,10 @@ def test_a_sparse_tensor_is_refused(name):
 
 
 @pytest.mark.usefixtures("_nothing_may_be_launched")
-@pytest.mark.parametrize("algorithm", ["Serial", "chunked", "", None, ["serial"]], ids=str)
+@pytest.mark.parametrize("algorithm", ["Serial", "chunk", "", None, ["serial"]], ids=str)
 def test_an_unknown_algorithm_is_refused_with_the_known_ones(algorithm):
     """A typo must not fall back to another algorithm."""
-    text = f"algorithm must be one of auto, serial; got {algorithm!r}"
+    text = f"algorithm must be one of auto, serial, chunked, three-pass; got {algorithm!r}"
     assert_refused(arguments(), ValueError, text, algorithm=algorithm)
 
 
@@ -171,6 +172,15 @@ def test_a_chunk_size_is_refused_where_nothing_has_chunks(algorithm):
     """An argument that is ignored is one that lies."""
     text = f"chunk_size must be None: algorithm {algorithm!r} has no chunks; got 8"
     assert_refused(arguments(), ValueError, text, algorithm=algorithm, chunk_size=8)
+
+
+@pytest.mark.usefixtures("_nothing_may_be_launched")
+@pytest.mark.parametrize("algorithm", ["chunked", "three-pass"])
+@pytest.mark.parametrize("chunk_size", [0, 8, -16, 24, 32.0, True, "64"])
+def test_a_chunk_size_that_is_not_there_is_refused(algorithm, chunk_size):
+    """32.0 and True hash as numbers that are or might be there."""
+    text = f"chunk_size must be one of 16, 32, 64, 128; got {chunk_size!r}"
+    assert_refused(arguments(), ValueError, text, algorithm=algorithm, chunk_size=chunk_size)
 
 
 @pytest.mark.usefixtures("_nothing_may_be_launched")
@@ -299,13 +309,15 @@ def test_empty_sizes_are_legal_forward_and_backward(shape, optional, dtype):
 # --- an operator of PyTorch
 
 
+@pytest.mark.parametrize("algorithm", ["serial", "chunked"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("optional", [True, False], ids=["with h0 and resets", "without"])
-def test_the_forward_operator_passes_opcheck(optional, dtype):
+def test_the_forward_operator_passes_opcheck(optional, dtype, algorithm):
     """Schema, autograd registration, fake tensors and AOT dispatch: what torch.compile and torch.export build on."""
     given = arguments(dtype=dtype, requires_grad=True)
     extra = [given["segment_pos"], given["h0"]] if optional else [None, None]
-    torch.library.opcheck(_forward, (given["x"], given["gate_x"], given["gate_a"], given["a_param"], *extra, True))
+    tokens = (given[name] for name in ("x", "gate_x", "gate_a", "a_param"))
+    torch.library.opcheck(_forward, (*tokens, *extra, True, algorithm, 16))
 
 
 def _transposed(v: torch.Tensor) -> torch.Tensor:
@@ -323,10 +335,10 @@ def test_the_backward_operator_passes_opcheck(lay_out):
     A fake kernel that promises other strides than the real one has makes compiled training fail.
     """
     given = arguments()
-    y, h_last, states = _forward(*given.values(), True)
+    y, h_last, states = _forward(*given.values(), True, "serial", 16)
     inputs = [value for name, value in given.items() if name != "h0"]
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(_backward, (*inputs, states, lay_out(y), lay_out(h_last)), test_utils=checks)
+    torch.library.opcheck(_backward, (*inputs, states, lay_out(y), lay_out(h_last), "serial", 16), test_utils=checks)
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static shapes", "dynamic shapes"])
