@@ -73,7 +73,8 @@ def fewer(example: Example) -> Reduction:
     """
     for letter in LETTERS:
         size = example[0].shape[SIZES[letter]]
-        for block in (size, *(2**power for power in range(size.bit_length() - 1, -1, -1))):
+        powers = [2**power for power in range(size.bit_length() - 1, -1, -1)]
+        for block in (size, *powers) if size else ():
             start = example[0].shape[SIZES[letter]] - block
             while start >= 0:
                 for move in (False, True) if letter == "T" else (False,):

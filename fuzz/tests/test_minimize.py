@@ -275,6 +275,14 @@ def test_every_reduction_proposes_something_simpler_and_ends():
         assert candidate is not None
 
 
+@pytest.mark.parametrize("shape", [(1, 0, 1), (0, 2, 1), (2, 3, 0), (0, 0, 0)], ids=str)
+def test_nothing_can_be_taken_from_nothing(shape):
+    """A fault that shows where T = 0 ends there, and not with the time."""
+    rows, steps, width = shape
+    case = Recipe(rows=rows, steps=steps, width=width).build()
+    assert len(everything(fewer((case, {})))) < 20
+
+
 @pytest.mark.parametrize("letter", LETTERS)
 def test_params_follow_what_is_taken_away(letter):
     """A step, row or channel keeps pointing at what it pointed at."""
