@@ -1,7 +1,6 @@
 """Wires pytest: options, Hypothesis profiles, workers to GPUs, subjects to clauses, recording, exit codes."""
 
 import contextlib
-import os
 import random
 import time
 from collections import Counter
@@ -174,16 +173,6 @@ def _expect_known_deviation(config, item):
             item.add_marker(pytest.mark.xfail(reason=deviation.reason, strict=True))
 
 
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 class Tally:
     """Counts what became of the clauses, in the process that reports; decides the exit code where pytest cannot."""
 
@@ -216,12 +205,12 @@ class Tally:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter):
-        from fuzz.kept import FOUND
+        from fuzz.kept import FOUND, abandoned
         from fuzz.recorder import command
 
         for path in sorted(FOUND.glob("running-*.json")):
             with contextlib.suppress(FileNotFoundError):  # another run may remove its own at any time
-                if path.stat().st_mtime >= self.start and not _alive(int(path.stem.removeprefix("running-"))):
+                if path.stat().st_mtime >= self.start and abandoned(path):
                     terminalreporter.write_line(f"left behind by a process that died: {command(path)}")
         if self.outcomes:
             counts = ", ".join(

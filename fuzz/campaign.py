@@ -20,7 +20,7 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from fuzz.kept import ROOT, KeptError, read
+from fuzz.kept import ROOT, KeptError, abandoned, read
 from kernels.subjects.run import TIME_LIMIT
 
 HANG = TIME_LIMIT + 60.0
@@ -205,11 +205,11 @@ class Campaign:
     def sweep(self) -> None:
         """Name what an interrupted worker left as failing, forget what was merely running, and list every case."""
         for path in self.folder.glob("failing-*.json"):
-            if not _alive(int(path.stem.removeprefix("failing-"))):
+            if abandoned(path):
                 with contextlib.suppress(KeptError):
                     path.replace(self.folder / read(path).file_name)
         for path in self.folder.glob("running-*.json"):
-            if not _alive(int(path.stem.removeprefix("running-"))):
+            if abandoned(path):
                 path.unlink(missing_ok=True)
         listed = {find.file for find in self.state.finds}
         for path in sorted(self.folder.glob("*-????????.json")):
@@ -280,16 +280,6 @@ class _Seat:
                 if said["what"] == "done":
                     break
             self.campaign.save()
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def resume(folder: Path, *, subject: str, device: str, grade: str, seed: int | None) -> State:

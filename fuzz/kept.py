@@ -89,6 +89,17 @@ class Kept:
         return {name: _in_short(value) for name, value in _encode_case(self.case).items()}
 
 
+def abandoned(path: Path) -> bool:
+    """Whether the process that wrote a file called running-PID.json or failing-PID.json has ended."""
+    try:
+        os.kill(int(path.stem.rpartition("-")[2]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
 def read(path: Path) -> Kept:
     """The kept case in a file.
 

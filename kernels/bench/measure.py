@@ -1,7 +1,6 @@
 """One subject in one setting: what it cannot do, its times and memory, the verdict on what it computed."""
 
 import contextlib
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +12,7 @@ from kernels.bench.clock import Timing, TooSlow, bandwidth, first_line
 from kernels.bench.judging import Judge
 from kernels.bench.setting import KINDS, Inputs, Setting
 from kernels.subjects import Subject
-from kernels.subjects.run import NoAnswer
+from kernels.subjects.run import NoAnswer, time_limit
 from oracle import GRADIENTS, Verdict
 
 WARM_UP = 60.0
@@ -193,7 +192,7 @@ class _Session:
         return self._forward(with_grad=False)
 
     def backward(self):
-        with _limit(WARM_UP):
+        with _warming_up():
             self.alive += [self._call(inputs)[0] for inputs in self.sets]
             self._grad(self.alive[0], self.sets[0])
             self.clock.finish()
@@ -210,7 +209,7 @@ class _Session:
             with torch.set_grad_enabled(with_grad):
                 return self._call(inputs)
 
-        with _limit(WARM_UP):
+        with _warming_up():
             call(self.sets[0])
             self.clock.finish()
             (y, h_last), extra = self.clock.peak(lambda: call(self.sets[0]))
@@ -234,15 +233,5 @@ def _nbytes(tensors) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-@contextlib.contextmanager
-def _limit(seconds: float):
-    def expire(*_):
-        raise TooSlow(f"too slow: the first calls took more than {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def _warming_up():
+    return time_limit(WARM_UP, TooSlow(f"too slow: the first calls took more than {WARM_UP:g} s"))

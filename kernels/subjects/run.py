@@ -81,9 +81,10 @@ def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
     for name in wanted:
         leaves[name].requires_grad_()
     positions = memory["segment_pos"].tensor if "segment_pos" in memory else None
+    limit = TIME_LIMIT if call.limit is None else call.limit
     with (
         warnings.catch_warnings(),
-        _time_limit(subject.name, TIME_LIMIT if call.limit is None else call.limit),
+        time_limit(limit, NoAnswer(f"{subject.name} gave no answer within {limit:.0f} s")),
         _nan_in_new_memory() if call.guarded else contextlib.nullcontext(),
     ):
         warnings.simplefilter("default")  # a subject's warnings are shown, not turned into failures
@@ -250,9 +251,11 @@ def _nan_in_new_memory():
 
 
 @contextlib.contextmanager
-def _time_limit(name: str, seconds: float):
+def time_limit(seconds: float, error: BaseException):
+    """Raise `error` after so many seconds, in the main thread."""
+
     def expire(*_):
-        raise NoAnswer(f"{name} gave no answer within {seconds:.0f} s")
+        raise error
 
     before = signal.signal(signal.SIGALRM, expire)
     signal.setitimer(signal.ITIMER_REAL, seconds)
