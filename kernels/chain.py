@@ -1,5 +1,9 @@
 """How programs that each hold a chunk of time hand states on to one another inside one launch.
 
+Every chunk sends one message a channel: what it does to a state, as a map (kernels/tile.py). The last chunk of each
+`GROUP` sends the state that it ends with instead, as a map that is cut: it makes that state of any other. So a chunk
+waits only for the messages since the end of the last group, and applies them in the order of time.
+
 A message is one 64-bit word, written and read at once, so that no fence is needed; 0 is "not there yet", which is why
 the words of a launch are cleared before it, in its stream. A program waits only for programs that took their ticket
 before it and are therefore running: progress does not depend on the order in which a GPU starts blocks. What is
@@ -9,7 +13,11 @@ combined, and in which order, does not depend on who came first, so the bits do 
 import triton
 import triton.language as tl
 
-THERE = tl.constexpr(1 << 32)
+from kernels.tile import apply
+
+NOTHING = tl.constexpr(0x3F80000080000000)
+"""The message that changes no state, of a chunk that is not waited for: decay 1, write -0."""
+MINUS_ZERO = tl.constexpr(1 << 31)
 
 
 @triton.jit
@@ -23,35 +31,50 @@ def _float(word):
 
 
 @triton.jit
-def _message(pointer, mask):
-    """The words at `pointer`, waited for."""
-    word = tl.load(pointer, mask=mask, other=THERE.value, volatile=True)
-    while tl.min(tl.min((word != 0).to(tl.int32), axis=1), axis=0) == 0:
-        word = tl.load(pointer, mask=mask & (word == 0), other=word, volatile=True)
-    return word
+def send(pointer, decay, write, cut, mask):
+    """A map as one word that is never 0: no decay is negative, so a negative one says "cut", and 0 is sent as -0."""
+    bits = _bits(tl.where(cut != 0, -1.0, decay))
+    bits = tl.where(bits == 0, MINUS_ZERO.value, bits)  # as bits, since Triton takes the constant -0.0 for 0.0
+    tl.store(pointer, (bits << 32) | _bits(write), mask=mask)
 
 
 @triton.jit
-def send_state(pointer, h, mask):
-    tl.store(pointer, _bits(h) | THERE.value, mask=mask)
+def receive(word, h):
+    """What the map in a word makes of a state."""
+    decay = _float(word >> 32)
+    return apply(decay, _float(word), (decay < 0.0).to(tl.int32), h, False)
 
 
 @triton.jit
-def receive_state(pointer, mask):
-    return _float(_message(pointer, mask))
+def ask(pointer, chunk, mask, GROUP: tl.constexpr, CHANNELS: tl.constexpr):
+    """The messages that `chunk` waits for, a tuple of GROUP words, 0 for what is not there yet.
+
+    `pointer` is the message of the first chunk of the chain, messages of the next lie CHANNELS further.
+    """
+    words = ()
+    for k in tl.static_range(GROUP):
+        sender = chunk // GROUP * GROUP - 1 + k
+        awaited = mask & (sender >= 0) & (sender < chunk)
+        words = words + (tl.load(pointer + sender * CHANNELS, mask=awaited, other=NOTHING.value, volatile=True),)
+    return words
 
 
 @triton.jit
-def send_map(pointer, decay, write, cut, mask):
-    """A map as one word that is never 0: a decay is at least 0, so its sign can say "cut", and 0 is sent as -0."""
-    decay = tl.where(cut != 0, -1.0, tl.where(decay == 0.0, -0.0, decay))
-    tl.store(pointer, (_bits(decay) << 32) | _bits(write), mask=mask)
+def _all_there(words, GROUP: tl.constexpr):
+    there = words[0] != 0
+    for k in tl.static_range(1, GROUP):
+        there = there & (words[k] != 0)
+    return tl.min(there.to(tl.int32)) > 0
 
 
 @triton.jit
-def receive_map(pointer, mask):
-    """(decay, write, cut) of a map that was sent, the identity outside the mask."""
-    word = _message(pointer, mask)
-    decay = tl.where(mask, _float(word >> 32), 1.0)
-    write = tl.where(mask, _float(word), 0.0)
-    return decay, write, (decay < 0.0).to(tl.int32)
+def wait(words, pointer, chunk, GROUP: tl.constexpr, CHANNELS: tl.constexpr):
+    """The words of `ask`, once all of them are there."""
+    while not _all_there(words, GROUP):
+        asked = ()
+        for k in tl.static_range(GROUP):
+            sender = chunk // GROUP * GROUP - 1 + k
+            at = pointer + sender * CHANNELS
+            asked = asked + (tl.load(at, mask=words[k] == 0, other=words[k], volatile=True),)
+        words = asked
+    return words

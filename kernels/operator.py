@@ -58,8 +58,8 @@ def rglru(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None, algorithm="a
     if algorithm in ("auto", "serial"):
         if chunk_size is not None:
             raise ValueError(f"chunk_size must be None: algorithm {algorithm!r} has no chunks; got {chunk_size!r}")
-    elif chunk_size is not None and (type(chunk_size) is not int or chunk_size not in chunked.RUNS):
-        raise ValueError(f"chunk_size must be one of {', '.join(map(str, chunked.RUNS))}; got {chunk_size!r}")
+    elif chunk_size is not None and (type(chunk_size) is not int or chunk_size not in chunked.CHUNKS):
+        raise ValueError(f"chunk_size must be one of {', '.join(map(str, chunked.CHUNKS))}; got {chunk_size!r}")
     for name, value in {"x": x, "gate_x": gate_x, "gate_a": gate_a, "a_param": a_param, "h0": h0}.items():
         if (
             value is not None

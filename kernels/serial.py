@@ -17,7 +17,7 @@ import triton.language as tl
 
 from kernels.cell import INTERPRETED, LOG2_E, C, sigmoid, softplus
 from kernels.reduce import sum_rows
-from kernels.tile import apply, flow_back, last_row, load, load_inputs, positions, prepare, resets, run, scan, write_run
+from kernels.tile import apply, last_row, load_inputs, positions, resets, run, scan, walk_back, write_run
 
 STEPS, ROWS = (4, 2) if INTERPRETED.value else (8, 4)
 """Steps of a run, before each of which the forward saves the state, and runs of a forward tile, a warp each.
@@ -25,9 +25,7 @@ STEPS, ROWS = (4, 2) if INTERPRETED.value else (8, 4)
 Few under the interpreter, where small cases must cross many borders.
 """
 CHANNELS = 64
-"""Channels of a forward program: two a lane."""
-BACKWARD_CHANNELS = 128
-"""Channels of a backward program, of two warps."""
+"""Channels of a warp: two a lane, one where the width is no multiple of this, since then none are loaded in pairs."""
 BACKWARD_REGISTERS = ((6, 168), (8, 128))
 """Backward programs that a multiprocessor holds at once, and the registers a thread may then take (of 65,536).
 
@@ -63,7 +61,7 @@ def _forward_kernel(
     b = (tl.program_id(0) // tiles).to(tl.int64)
     d = (tl.program_id(0) % tiles) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     if WIDTH == 0:
-        d = tl.max_contiguous(d, (1, 1))  # unaligned rows: without it, loads and stores disagree on a layout
+        d = tl.multiple_of(d, (1, 1))  # rows are unaligned: else loads disagree on a layout
     row = tl.arange(0, ROWS)[:, None]
     inside = (d >= 0 if WIDTH > 0 else d < width) & (row >= 0)
     rate = -C.value * LOG2_E.value * softplus(tl.load(a_param_ptr + d + 0 * row, mask=inside, other=0.0))
@@ -199,75 +197,33 @@ def _backward_kernel(
     b = (tl.program_id(0) // tiles).to(tl.int64)
     d = (tl.program_id(0) % tiles) * CHANNELS + tl.arange(0, CHANNELS)
     if WIDTH == 0:
-        d = tl.max_contiguous(d, 1)
+        d = tl.multiple_of(d, 1)
     inside = d >= 0 if (WIDTH > 0 and WIDTH % CHANNELS == 0) else d < width
     runs = tl.cdiv(T, STEPS)
-    t = (runs - 1) * STEPS
-    at = (b * T + t) * width
-    x_ptr += at
-    gate_x_ptr += at
-    gate_a_ptr += at
-    dy_ptr += at
-    dx_ptr += at
-    dgate_x_ptr += at
-    dgate_a_ptr += at
-    segment_pos_ptr += b * T * words
-    states_ptr += (b * runs + runs - 1) * width
-    left = T - t
-    xs, gates_x, gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, d, width, left, inside, STEPS)
-    dys = load(dy_ptr, d, width, left, inside, STEPS)
-    h = tl.load(states_ptr + d, mask=inside, other=0.0)
-    steps = tl.arange(0, STEPS)
-    position = positions(segment_pos_ptr, words, t + steps, T)
+    at = b * T * width
     a_param = tl.load(a_param_ptr + d, mask=inside, other=0.0)
-    softplus_p = softplus(a_param)
-    slope = -C.value * softplus_p
-    rate = slope * LOG2_E.value
-    carry = tl.load(dh_last_ptr + b * width + d, mask=inside, other=0.0)
-    da_param = tl.zeros([CHANNELS], tl.float32)
-    for k in range(0, runs):
-        left = T - t
-        # the first run is loaded once more at the end, and not used
-        step_back = tl.where(k + 1 < runs, STEPS, 0).to(tl.int64) * width
-        x_ptr -= step_back
-        gate_x_ptr -= step_back
-        gate_a_ptr -= step_back
-        dy_ptr -= step_back
-        states_ptr -= tl.where(k + 1 < runs, 1, 0).to(tl.int64) * width
-        next_xs, next_gates_x, next_gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, d, width, STEPS, inside, STEPS)
-        next_h = tl.load(states_ptr + d, mask=inside, other=0.0)
-        next_dys = load(dy_ptr, d, width, STEPS, inside, STEPS)
-        bits = resets(position, STEPS)
-        position = positions(segment_pos_ptr, words, t - STEPS + steps, T)
-        decays, to_dx, to_dgate_x, to_da_param, to_dgate_a = prepare(h, xs, gates_x, gates_a, bits, rate, slope, STEPS)
-        carry, da_param = flow_back(
-            carry,
-            da_param,
-            decays,
-            to_dx,
-            to_dgate_x,
-            to_da_param,
-            to_dgate_a,
-            dys,
-            bits,
-            left,
-            inside,
-            dx_ptr,
-            dgate_x_ptr,
-            dgate_a_ptr,
-            d,
-            width,
-            STEPS,
-        )
-        dx_ptr -= STEPS * width
-        dgate_x_ptr -= STEPS * width
-        dgate_a_ptr -= STEPS * width
-        t -= STEPS
-        xs = next_xs
-        gates_x = next_gates_x
-        gates_a = next_gates_a
-        dys = next_dys
-        h = next_h
+    slope = -C.value * softplus(a_param)
+    carry, da_param = walk_back(
+        tl.load(dh_last_ptr + b * width + d, mask=inside, other=0.0),
+        x_ptr + at,
+        gate_x_ptr + at,
+        gate_a_ptr + at,
+        segment_pos_ptr + b * T * words,
+        words,
+        states_ptr + b * runs * width,
+        dy_ptr + at,
+        dx_ptr + at,
+        dgate_x_ptr + at,
+        dgate_a_ptr + at,
+        runs,
+        T,
+        d,
+        width,
+        inside,
+        slope * LOG2_E.value,
+        slope,
+        STEPS,
+    )
     # no token but resets: an empty sum, whatever a_param holds
     da_param = tl.where(da_param == 0.0, 0.0, da_param * (-C.value * sigmoid(a_param)))
     tl.store(da_param_ptr + b * width + d, da_param, mask=inside)
@@ -280,7 +236,7 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):
     y = torch.empty_like(x)
     h_last = x.new_empty((batch, width), dtype=torch.float32)
     states = x.new_empty((batch, triton.cdiv(steps, STEPS) if save else 0, width), dtype=torch.float32)
-    _forward_kernel[(batch * triton.cdiv(width, CHANNELS),)](
+    _forward_kernel[(batch * triton.cdiv(width, channels(width)),)](
         x,
         gate_x,
         gate_a,
@@ -297,7 +253,7 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):
         SAVE=STEPS if save else 0,
         STEPS=STEPS,
         ROWS=ROWS,
-        CHANNELS=CHANNELS,
+        CHANNELS=channels(width),
         num_warps=ROWS,
     )
     return y, h_last, states
@@ -308,7 +264,8 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
     batch, steps, width = x.shape
     dx, dgate_x, dgate_a = (torch.empty_like(x) for _ in range(3))
     da_param, dh0 = (x.new_empty((batch, width), dtype=torch.float32) for _ in range(2))
-    _backward_kernel[(batch * triton.cdiv(width, BACKWARD_CHANNELS),)](
+    programs = batch * triton.cdiv(width, channels(width, warps=2))
+    _backward_kernel[(programs,)](
         x,
         gate_x,
         gate_a,
@@ -326,9 +283,9 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
         width,
         WIDTH=constant(width),
         STEPS=STEPS,
-        CHANNELS=BACKWARD_CHANNELS,
+        CHANNELS=channels(width, warps=2),
         num_warps=2,
-        maxnreg=_registers(batch * triton.cdiv(width, BACKWARD_CHANNELS), x.device) if constant(width) else None,
+        maxnreg=_registers(programs, x.device) if constant(width) else None,
     )
     return dx, dgate_x, dgate_a, sum_rows(da_param), dh0
 
@@ -349,6 +306,11 @@ def _multiprocessors(device: torch.device) -> int:
 def constant(width: int) -> int:
     """The width a kernel is compiled for; 0 for the variant that takes any."""
     return width if width % CHANNELS == 0 else 0
+
+
+def channels(width: int, warps: int = 1) -> int:
+    """Channels of so many warps beside one another."""
+    return warps * (CHANNELS if constant(width) else CHANNELS // 2)
 
 
 def as_words(segment_pos, stand_in):

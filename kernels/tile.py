@@ -9,7 +9,7 @@ that the past is selected away and not multiplied by zero.
 import triton
 import triton.language as tl
 
-from kernels.cell import INTERPRETED, MIN_MULTIPLIER, cell, store
+from kernels.cell import INTERPRETED, MIN_MULTIPLIER, cell, sigmoid, store
 
 
 @triton.jit
@@ -103,21 +103,6 @@ def scan(decay, write, cut, row, ROWS: tl.constexpr, PLAIN: tl.constexpr):
 
 
 @triton.jit
-def _joined(d1, w1, c1, d2, w2, c2):
-    return _after(d2, w2, c2, d1, w1, c1)
-
-
-@triton.jit
-def combine(decay, write, cut, row, ROWS: tl.constexpr):
-    """The maps up to each row."""
-    if INTERPRETED:
-        decay, write, cut, _, _, _ = scan(decay, write, cut, row, ROWS, False)
-    else:
-        decay, write, cut = tl.associative_scan((decay, write, cut), 0, _joined)
-    return decay, write, cut
-
-
-@triton.jit
 def apply(decay, write, cut, h, PLAIN: tl.constexpr):
     """The state that a map makes of h."""
     out = tl.fma(decay, h, write)
@@ -189,7 +174,7 @@ def write_run(
             tl.store(state_ptr + (step // SAVE) * stride, h, mask=mask)
         h = tl.fma(decays[step], start, writes[step])
         if not PLAIN:
-            h = tl.where((bits & ((2 << step) - 1)) != 0, writes[step], h)
+            h = tl.where((bits << (31 - step)) != 0, writes[step], h)
         store(y_ptr + (offset + step * stride), h, mask)
 
 
@@ -261,15 +246,128 @@ def flow_back(
 
 
 @triton.jit
-def run_back(decays, dys, bits, left, STEPS: tl.constexpr):
-    """(decay, write) of what a run, in reverse, makes of the flow from after it."""
-    decay = tl.full(decays[0].shape, 1.0, tl.float32)
-    write = tl.zeros(decays[0].shape, tl.float32)
-    for back in tl.static_range(STEPS):
-        a = decays[STEPS - 1 - back]
-        here = (STEPS - 1 - back) < left
-        flow = a * (write + dys[STEPS - 1 - back].to(tl.float32))
-        flow = tl.where(((bits >> (STEPS - 1 - back)) & 1) != 0, 0.0, flow)
-        write = tl.where(here, flow, write)
-        decay = tl.where(here, a * decay, decay)
-    return decay, write
+def walk_back(
+    carry,
+    x_ptr,
+    gate_x_ptr,
+    gate_a_ptr,
+    segment_pos_ptr,
+    words,
+    states_ptr,
+    dy_ptr,
+    dx_ptr,
+    dgate_x_ptr,
+    dgate_a_ptr,
+    runs,
+    left,
+    d,
+    width,
+    inside,
+    rate,
+    slope,
+    STEPS: tl.constexpr,
+):
+    """Store the gradients of `runs` runs, last one first; return the flow a g of their first step and da_param's sum.
+
+    `carry` is the flow of the step after them. Pointers are at the first step, `left` counts the steps from there on.
+    The next run is loaded before a run's arithmetic.
+    """
+    t = (runs - 1) * STEPS
+    at = t.to(tl.int64) * width
+    x_ptr += at
+    gate_x_ptr += at
+    gate_a_ptr += at
+    dy_ptr += at
+    dx_ptr += at
+    dgate_x_ptr += at
+    dgate_a_ptr += at
+    states_ptr += (runs - 1).to(tl.int64) * width
+    left -= t
+    xs, gates_x, gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, d, width, left, inside, STEPS)
+    dys = load(dy_ptr, d, width, left, inside, STEPS)
+    h = tl.load(states_ptr + d, mask=inside, other=0.0)
+    steps = tl.arange(0, STEPS)
+    position = positions(segment_pos_ptr, words, t + steps, t + left)
+    da_param = tl.zeros(rate.shape, tl.float32)
+    for k in range(0, runs):
+        # the first run is loaded once more at the end, and not used
+        step_back = tl.where(k + 1 < runs, STEPS, 0).to(tl.int64) * width
+        x_ptr -= step_back
+        gate_x_ptr -= step_back
+        gate_a_ptr -= step_back
+        dy_ptr -= step_back
+        states_ptr -= tl.where(k + 1 < runs, 1, 0).to(tl.int64) * width
+        next_xs, next_gates_x, next_gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, d, width, STEPS, inside, STEPS)
+        next_h = tl.load(states_ptr + d, mask=inside, other=0.0)
+        next_dys = load(dy_ptr, d, width, STEPS, inside, STEPS)
+        bits = resets(position, STEPS)
+        t -= STEPS
+        position = positions(segment_pos_ptr, words, t + steps, t + STEPS)
+        decays, to_dx, to_dgate_x, to_da_param, to_dgate_a = prepare(h, xs, gates_x, gates_a, bits, rate, slope, STEPS)
+        carry, da_param = flow_back(
+            carry,
+            da_param,
+            decays,
+            to_dx,
+            to_dgate_x,
+            to_da_param,
+            to_dgate_a,
+            dys,
+            bits,
+            left,
+            inside,
+            dx_ptr,
+            dgate_x_ptr,
+            dgate_a_ptr,
+            d,
+            width,
+            STEPS,
+        )
+        dx_ptr -= STEPS * width
+        dgate_x_ptr -= STEPS * width
+        dgate_a_ptr -= STEPS * width
+        left = STEPS
+        xs = next_xs
+        gates_x = next_gates_x
+        gates_a = next_gates_a
+        dys = next_dys
+        h = next_h
+    return carry, da_param
+
+
+@triton.jit
+def map_back(gate_a_ptr, segment_pos_ptr, words, dy_ptr, runs, left, d, width, inside, rate, STEPS: tl.constexpr):
+    """The map of `runs` runs, last one first, of the flow from after them; arguments as for `walk_back`."""
+    t = (runs - 1) * STEPS
+    at = t.to(tl.int64) * width
+    gate_a_ptr += at
+    dy_ptr += at
+    left -= t
+    gates_a = load(gate_a_ptr, d, width, left, inside, STEPS)
+    dys = load(dy_ptr, d, width, left, inside, STEPS)
+    steps = tl.arange(0, STEPS)
+    position = positions(segment_pos_ptr, words, t + steps, t + left)
+    decay = tl.full(rate.shape, 1.0, tl.float32)
+    write = tl.zeros(rate.shape, tl.float32)
+    cut = tl.zeros(rate.shape, tl.int32)
+    for k in range(0, runs):
+        step_back = tl.where(k + 1 < runs, STEPS, 0).to(tl.int64) * width
+        gate_a_ptr -= step_back
+        dy_ptr -= step_back
+        next_gates_a = load(gate_a_ptr, d, width, STEPS, inside, STEPS)
+        next_dys = load(dy_ptr, d, width, STEPS, inside, STEPS)
+        bits = resets(position, STEPS)
+        t -= STEPS
+        position = positions(segment_pos_ptr, words, t + steps, t + STEPS)
+        for back in tl.static_range(STEPS):
+            a = tl.exp2(sigmoid(gates_a[STEPS - 1 - back].to(tl.float32)) * rate)
+            here = (STEPS - 1 - back) < left
+            flow = a * (write + dys[STEPS - 1 - back].to(tl.float32))
+            flow = tl.where(((bits >> (STEPS - 1 - back)) & 1) != 0, 0.0, flow)
+            write = tl.where(here, flow, write)
+            decay = tl.where(here, a * decay, decay)
+        cut = cut | bits
+        left = STEPS
+        gates_a = next_gates_a
+        dys = next_dys
+    return decay, write, cut

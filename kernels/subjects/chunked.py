@@ -7,7 +7,7 @@ import triton
 
 import kernels
 from kernels.cell import INTERPRETED
-from kernels.chunked import DEFAULT, STEPS, backward_chunk
+from kernels.chunked import DEFAULT, STEPS
 from kernels.reduce import additions
 from kernels.subjects.serial import CALIBRATED
 from kernels.subjects.subject import Subject
@@ -17,10 +17,9 @@ CHUNK = 16 if INTERPRETED.value else DEFAULT
 
 def subject(algorithm: str, chunk_size: int, name: str) -> Subject:
     """The subject of `algorithm` with chunks of `chunk_size` steps."""
-    chunk = backward_chunk(chunk_size)
 
-    def da_param_additions(batch, steps):  # in a run, over the runs of a chunk, over chunks and rows
-        return STEPS + chunk // STEPS + additions(batch * triton.cdiv(steps, chunk))
+    def da_param_additions(batch, steps):  # in a chunk, over chunks and rows
+        return chunk_size + additions(batch * triton.cdiv(steps, chunk_size))
 
     return Subject(
         functools.partial(kernels.rglru, algorithm=algorithm, chunk_size=chunk_size),
