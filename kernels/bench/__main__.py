@@ -4,6 +4,7 @@ import argparse
 import datetime
 import itertools
 import json
+import math
 import os
 import platform
 import shlex
@@ -16,16 +17,15 @@ from pathlib import Path
 import torch
 import triton
 
-from kernels.bench import report, setting
+from kernels.bench import plot, report, setting
 from kernels.bench.clock import COPIED, Clock, bandwidth
 from kernels.bench.judging import JUDGED, Judge
 from kernels.bench.measure import DeviceLost, Row, measure
-from kernels.bench.setting import Setting, draw
+from kernels.bench.setting import SHAPES, Setting, draw
 from kernels.subjects import Subject, SubjectError, load
 from kernels.subjects.subject import DTYPES
 
-SUBJECTS = ("serial", "eager")
-SHAPES = ("32,2048,2560", "64,1024,4096")
+SUBJECTS = ("serial", "chunked", "three-pass", "eager", "compiled", "associative-scan")
 RESETS = "1/512"
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,8 +38,10 @@ class Options:
     settings: tuple[Setting, ...]
     repeats: int = 50
     budget: float = 10.0
+    warm_up: float = 60.0
     judged: int = JUDGED
     json: str | None = None
+    plot: str | None = None
     command: str = ""
 
 
@@ -51,9 +53,17 @@ def parse(arguments: list[str] | None = None) -> Options:
         "--subject",
         action="append",
         metavar="S",
-        help="repeatable; default: serial, eager; with HAWK_PYTORCH, fattori",
+        help=f"repeatable; default: {', '.join(SUBJECTS)}; with HAWK_PYTORCH, fattori",
     )
-    add("--shape", action="append", metavar="B,T,D", help=f"repeatable; default: {' and '.join(SHAPES)}")
+    shapes_of = parser.add_mutually_exclusive_group()
+    shapes_of.add_argument("--shape", action="append", metavar="B,T,D", help="repeatable; instead of --shapes")
+    shapes_of.add_argument(
+        "--shapes",
+        choices=tuple(SHAPES),
+        default="long",
+        help=f"long (default): {' '.join(','.join(map(str, shape)) for shape in SHAPES['long'])}; sweep: T from 512 to "
+        "131072 for three B D, for --plot",
+    )
     add("--dtype", action="append", choices=DTYPES, help="repeatable; default: bfloat16")
     add(
         "--resets",
@@ -63,17 +73,40 @@ def parse(arguments: list[str] | None = None) -> Options:
         "knows no resets",
     )
     add("--repeats", type=int, default=50, metavar="N", help="calls timed (default 50)")
-    add("--budget", type=float, default=10.0, metavar="S", help="seconds for the calls of one number (default 10)")
+    add(
+        "--budget", type=float, default=10.0, metavar="S", help="seconds for the timed calls of one number (default 10)"
+    )
+    add(
+        "--warm-up",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds for its first calls, compilation included (60)",
+    )
+    add(
+        "--judged",
+        type=int,
+        default=JUDGED,
+        metavar="N",
+        help=f"elements of each output that the oracle judges at most, but for one row of one channel ({JUDGED})",
+    )
     add("--json", metavar="FILE", help="write everything measured there")
+    add("--plot", metavar="FILE", help="draw bandwidth against T there (.png, .svg or .pdf); needs matplotlib")
     given = parser.parse_args(arguments)
     try:
         if given.repeats < 3:
             raise ValueError(f"--repeats must be at least 3, or there is no spread; got {given.repeats}")
         if not given.budget > 0:
             raise ValueError(f"--budget must be a positive number of seconds; got {given.budget}")
+        if not 0 < given.warm_up < math.inf:
+            raise ValueError(f"--warm-up must be a positive number of seconds; got {given.warm_up}")
+        if given.judged < 1:
+            raise ValueError(f"--judged must be at least 1: nothing is ranked unjudged; got {given.judged}")
         if given.json and not Path(given.json).resolve().parent.is_dir():
             raise ValueError(f"--json: there is no folder for {given.json!r}; make it first")
-        shapes = [setting.shape(text) for text in given.shape or SHAPES]
+        if given.plot:
+            plot.check(given.plot)
+        shapes = [setting.shape(text) for text in given.shape] if given.shape else SHAPES[given.shapes]
         densities = [setting.density(text) for text in given.resets or [RESETS]]
         names = given.subject or [*SUBJECTS, *(["fattori"] if os.environ.get("HAWK_PYTORCH") else [])]
         subjects = [load(name) for name in dict.fromkeys(names)]
@@ -87,7 +120,10 @@ def parse(arguments: list[str] | None = None) -> Options:
         settings=tuple(dict.fromkeys(Setting(shape, dtype, resets) for resets, shape, dtype in settings)),
         repeats=given.repeats,
         budget=given.budget,
+        warm_up=given.warm_up,
+        judged=given.judged,
         json=given.json,
+        plot=given.plot,
         command=shlex.join(["python", "-m", "kernels.bench", *(sys.argv[1:] if arguments is None else arguments)]),
     )
 
@@ -116,6 +152,7 @@ def bench(options: Options, clock) -> int:
         "command": options.command,
         "repeats": options.repeats,
         "budget_s": options.budget,
+        "warm_up_s": options.warm_up,
         "settings": [],
     }
     bad, lost = False, None
@@ -143,6 +180,7 @@ def bench(options: Options, clock) -> int:
                         judge,
                         repeats=options.repeats,
                         budget=options.budget,
+                        warm_up=options.warm_up,
                         copy=bandwidth(copy, 2 * COPIED),
                     )
                 )
@@ -155,6 +193,11 @@ def bench(options: Options, clock) -> int:
         written["settings"].append(report.as_json(chosen, rows, copy, 2 * COPIED, count))
         if options.json:
             Path(options.json).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    if options.plot:
+        try:
+            plot.draw([written], options.plot)
+        except ValueError as error:
+            print(f"--plot: {error}", file=sys.stderr)
     if lost:
         print(f"broken off: {lost}", file=sys.stderr)
     return 1 if bad else 0

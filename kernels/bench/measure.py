@@ -15,8 +15,7 @@ from kernels.subjects import Subject
 from kernels.subjects.run import NoAnswer, time_limit
 from oracle import GRADIENTS, Verdict
 
-WARM_UP = 60.0
-"""Seconds that a first call may take, compilation included."""
+SKIPPED = "skipped"
 PLAUSIBLE = 2.0
 """Times the bandwidth of a copy beyond which a call did its work where the clock does not look."""
 JUDGED_GRADIENTS = GRADIENTS[:4]
@@ -91,9 +90,13 @@ def measure(
     *,
     repeats: int,
     budget: float,
+    warm_up: float,
     copy: float,
 ) -> Row:
     """Time and judge `subject` on `sets` of inputs, the first of which `judge` knows; a copy moves `copy` GB/s.
+
+    The calls that are timed may take `budget` seconds for each number, the first calls, which compile, `warm_up`. A
+    subject that exceeds either in one kind of call is not asked for the kinds that follow.
 
     Raises
     ------
@@ -106,11 +109,15 @@ def measure(
         return row
     promised_h_last = getattr(subject, "h_last", True)
     # a subject that runs in a process of its own offers its function for timing in this one
-    session = _Session(getattr(subject, "direct", None) or subject.function, sets, clock, promised_h_last)
+    session = _Session(getattr(subject, "direct", None) or subject.function, sets, clock, promised_h_last, warm_up)
     seen: dict[str, dict[str, np.ndarray]] = {"training": {}, "inference": {}}
     for kind in KINDS:
         if kind == "backward" and not subject.backward:
             row.measurements[kind] = Measurement(reason="it has no backward")
+            continue
+        slow = next((k for k, m in row.measurements.items() if m.reason and m.reason.startswith(SKIPPED)), None)
+        if slow:
+            row.measurements[kind] = Measurement(reason=f"{SKIPPED}, as its {slow} takes too long")
             continue
         try:
             outputs, extra, calls = getattr(session, kind)()
@@ -124,7 +131,7 @@ def measure(
                 )
             row.measurements[kind] = Measurement(timing, extra)
         except (TooSlow, NoAnswer) as error:
-            row.measurements[kind] = Measurement(reason=str(error))
+            row.measurements[kind] = Measurement(reason=f"{SKIPPED}: {error}")
         except BrokenRule as error:
             row.wrong = str(error)
             row.measurements[kind] = Measurement(reason=f"wrong: {error}")
@@ -175,8 +182,10 @@ class BrokenRule(Exception):
 class _Session:
     """Sets up the three kinds of calls: (outputs of one for the first set, its extra bytes, warm calls to time)."""
 
-    def __init__(self, function: Callable, sets: Sequence[Inputs], clock, h_last: bool):
+    def __init__(self, function: Callable, sets: Sequence[Inputs], clock, h_last: bool, warm_up: float):
         self.function, self.sets, self.clock, self.h_last = function, sets, clock, h_last
+        # no Exception, or torch.compile would report it as its own
+        self.limit = partial(time_limit, warm_up, NoAnswer(f"its first calls take more than {warm_up:g} s"))
         self.alive: list = []
 
     def drop(self):
@@ -192,7 +201,7 @@ class _Session:
         return self._forward(with_grad=False)
 
     def backward(self):
-        with _warming_up():
+        with self.limit():
             self.alive += [self._call(inputs)[0] for inputs in self.sets]
             self._grad(self.alive[0], self.sets[0])
             self.clock.finish()
@@ -209,7 +218,7 @@ class _Session:
             with torch.set_grad_enabled(with_grad):
                 return self._call(inputs)
 
-        with _warming_up():
+        with self.limit():
             call(self.sets[0])
             self.clock.finish()
             (y, h_last), extra = self.clock.peak(lambda: call(self.sets[0]))
@@ -231,7 +240,3 @@ class _Session:
 
 def _nbytes(tensors) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _warming_up():
-    return time_limit(WARM_UP, TooSlow(f"too slow: the first calls took more than {WARM_UP:g} s"))

@@ -13,6 +13,20 @@ KINDS = tuple(ELEMENTS)
 CACHE_FILLS = 4
 """Sets of inputs are as many as fill the L2 cache so many times: a call finds nothing of its own there."""
 MOST_SETS = 256
+LONG = (
+    (1, 8192, 2560),
+    (1, 32768, 2560),
+    (8, 8192, 2560),
+    (32, 2048, 2560),
+    (64, 1024, 4096),
+    (1, 131072, 1024),
+)
+"""From few chains and many steps to many and few: what the project's figures are made at."""
+SWEPT = 2**30
+"""Elements B T D of a shape of the sweep at most: x, both logits and dy take 8 GiB in bfloat16."""
+SWEEP = tuple((rows, 2**k, 2560) for rows in (1, 8, 32) for k in range(9, 18) if rows * 2**k * 2560 <= SWEPT)
+"""T from 512 to 131072 for three B D: what is plotted."""
+SHAPES = {"long": LONG, "sweep": SWEEP}
 A_PARAM = (-9.0, -4.3)
 """Decays at initialisation, a in 0.9 .. 0.999 with an open gate (Griffin, arXiv 2402.19427, section 2.4)."""
 

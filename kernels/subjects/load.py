@@ -13,7 +13,9 @@ from kernels.subjects.subject import Subject
 
 PRODUCTION = ("serial",)
 """Judged when no --subject is given."""
-BUILT_IN = (*PRODUCTION, "chunked", "eager", "recurrentgemma", "fattori")
+BUILT_IN = (*PRODUCTION, "chunked", "three-pass", "eager", "recurrentgemma", "fattori")
+PER_SHAPE = ("compiled", "associative-scan")
+"""Built in, too, and compiled anew for every shape: for the benchmark; the contract would draw hundreds."""
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY_POINTS = "rglru.subjects"
 SIGNATURE = "f(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None)"
@@ -43,9 +45,9 @@ def load(name: str) -> Subject:
     SubjectError
         Anything else that stands in the way, with the fix in one sentence.
     """
-    if name in BUILT_IN:
+    if name in (*BUILT_IN, *PER_SHAPE):
         try:
-            return importlib.import_module(f"kernels.subjects.{name}").SUBJECT
+            return importlib.import_module(f"kernels.subjects.{name.replace('-', '_')}").SUBJECT
         except ImportError as error:
             raise Unavailable(f"{name} needs the package {error.name!r}, which is not installed") from error
     found = _find(name)
@@ -64,8 +66,8 @@ def _find(name: str):
         raise SubjectError(f"{name} names a file: add the function in it, as in {name}:FUNCTION")
     if not place and not entries:
         raise SubjectError(
-            f"no subject is called {name!r}: give one of {', '.join(BUILT_IN)}, FILE.py:FUNCTION, MODULE:FUNCTION, or "
-            f"the name of an entry point of the group {ENTRY_POINTS!r}"
+            f"no subject is called {name!r}: give one of {', '.join((*BUILT_IN, *PER_SHAPE))}, FILE.py:FUNCTION, "
+            f"MODULE:FUNCTION, or the name of an entry point of the group {ENTRY_POINTS!r}"
         )
     try:
         if entries:

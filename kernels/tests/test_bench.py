@@ -1,7 +1,9 @@
 """The benchmark's host side with a clock of our own: what is asked, judged, ranked, written. Nothing is timed here."""
 
+import functools
 import json
 import math
+import time
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -15,8 +17,8 @@ from kernels.bench import report
 from kernels.bench.clock import COPIED, Timing, TooSlow, bandwidth
 from kernels.bench.judging import Judge, Part
 from kernels.bench.measure import DeviceLost, measure
-from kernels.bench.setting import CACHE_FILLS, KINDS, MOST_SETS, Setting, density, draw, shape
-from kernels.subjects import Subject, eager
+from kernels.bench.setting import CACHE_FILLS, KINDS, MOST_SETS, SHAPES, Setting, density, draw, shape
+from kernels.subjects import Subject, compiled, eager
 from oracle import DEFAULT
 
 SETTING = Setting((2, 5, 4), "float32", Fraction(1, 3))
@@ -55,7 +57,7 @@ class FakeClock:
         ms = self.ms.pop(0) if isinstance(self.ms, list) else self.ms
         self.given.append(len(calls))
         if ms > 1000 * budget:
-            raise TooSlow(f"too slow: one call takes {ms / 1000:.3g} s")
+            raise TooSlow(f"3 calls take more than {budget:g} s, one {ms / 1000:.3g} s")
         return Timing((0.9 * ms, ms, 1.2 * ms))
 
 
@@ -63,12 +65,14 @@ def right(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None):
     return eager.rglru(x, gate_x, gate_a, a_param, segment_pos=segment_pos, h0=h0)
 
 
-def row_of(function, clock=None, setting=SETTING, judged=1000, **promises):
+def row_of(function, clock=None, setting=SETTING, judged=1000, warm_up=60.0, **promises):
     """The row of a function, or a subject, under the fake clock."""
     subject = function if isinstance(function, Subject) else Subject(function, "mine", **promises)
     sets = [draw(setting, "cpu", seed) for seed in range(2)]
     judge = Judge(setting, sets[0], judged)
-    return measure(subject, setting, sets, clock or FakeClock(), judge, repeats=5, budget=10.0, copy=4000.0)
+    return measure(
+        subject, setting, sets, clock or FakeClock(), judge, repeats=5, budget=10.0, warm_up=warm_up, copy=4000.0
+    )
 
 
 def options(*subjects, **changes):
@@ -272,10 +276,79 @@ def test_a_subject_that_cannot_shows_the_reason(promises, reason):
 def test_a_slow_call_is_skipped_with_its_time_and_what_it_computed_is_judged():
     """A loop over time in Python may take minutes; its gradients are right all the same."""
     row = row_of(right, FakeClock([1.0, 1.0, 60_000.0]))
-    assert row.measurements["backward"].reason == "too slow: one call takes 60 s"
+    assert row.measurements["backward"].reason == "skipped: 3 calls take more than 10 s, one 60 s"
     assert row.measurements["forward"].timing.ms == 1.0
     assert row.ranked
     assert len(row.verdicts["training"].outputs) == 6
+
+
+def test_a_subject_that_is_too_slow_in_one_kind_is_not_asked_for_the_next():
+    """A backward over 131,072 steps cannot be interrupted: the forward tells how long it takes."""
+    asked = []
+
+    def slow(*inputs, **keywords):
+        asked.append(torch.is_grad_enabled())
+        return right(*inputs, **keywords)
+
+    row = row_of(slow, FakeClock(60_000.0))
+    assert [measurement.reason for measurement in row.measurements.values()] == [
+        "skipped: 3 calls take more than 10 s, one 60 s",
+        "skipped, as its forward takes too long",
+        "skipped, as its forward takes too long",
+    ]
+    assert all(asked)
+    assert not row.failed
+    assert [output.name for output in row.verdicts["training"].outputs] == ["y", "h_last"]
+
+
+def test_first_calls_that_take_too_long_are_broken_off():
+    """A compilation of minutes, or a loop in Python, must not hold up the others; nothing of it is judged."""
+
+    def endless(*inputs, **keywords):
+        while True:
+            time.sleep(0.01)
+
+    row = row_of(endless, warm_up=0.2)
+    assert row.measurements["forward"].reason == "skipped: its first calls take more than 0.2 s"
+    assert row.measurements["backward"].reason == "skipped, as its forward takes too long"
+    assert not row.ranked
+    assert not row.failed
+
+
+def test_a_time_limit_is_no_exception_that_a_compiler_could_take_for_its_own():
+    """torch.compile turns every Exception within it into a BackendCompilerFailed."""
+
+    def compiling(*inputs, **keywords):
+        try:
+            while True:
+                time.sleep(0.01)
+        except Exception as error:
+            raise RuntimeError("the backend failed") from error
+
+    assert row_of(compiling, warm_up=0.2).measurements["forward"].reason.startswith("skipped")
+
+
+def test_what_cannot_be_compiled_is_a_sentence_and_the_run_goes_on(monkeypatch, capsys, tmp_path):
+    """One subject that the compiler refuses must not cost the others their numbers."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=_refusing))
+
+    def simple(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None):
+        return x * gate_x, x[:, -1] * a_param
+
+    broken = Subject(compiled.compile_each_shape(simple), "compiled")
+    file = tmp_path / "out.json"
+    assert program.bench(options(broken, Subject(right, "after"), json=str(file)), FakeClock()) == 1
+    after, before = json.loads(file.read_text())["settings"][0]["rows"]
+    assert after["subject"] == "after"
+    assert after["ranked"]
+    assert before["failed"]
+    assert "no code for this" in before["measurements"]["inference"]["reason"]
+    assert "\n" not in before["measurements"]["inference"]["reason"]
+    assert "compiled, no_grad: failed with BackendCompilerFailed" in capsys.readouterr().out
+
+
+def _refusing(graph, inputs):
+    raise RuntimeError("no code for this\nand a page of more")
 
 
 def test_an_exception_is_shown_and_does_not_stop_the_run():
@@ -399,7 +472,9 @@ def test_only_right_subjects_are_ranked(tmp_path, capsys):
 def test_the_file_holds_everything_measured(tmp_path, capsys):
     """Numbers are published from it: device, versions, date, command, bytes, samples, verdicts."""
     _, written = a_run(tmp_path)
-    assert {"device", "versions", "date", "command", "repeats", "budget_s", "settings", "format"} == set(written)
+    assert {"device", "versions", "date", "command", "repeats", "budget_s", "warm_up_s", "settings", "format"} == set(
+        written
+    )
     assert {"python", "torch", "triton", "cuda", "commit"} == set(written["versions"])
     setting = written["settings"][0]
     assert (setting["shape"], setting["dtype"], setting["resets"]) == ([2, 5, 4], "float32", "1/3")
@@ -446,6 +521,10 @@ def test_the_table_says_how_a_time_was_taken_where_that_matters():
         (["--resets", "1/0"], "a density of resets is a number or a fraction, as in 1/512; got '1/0'"),
         (["--resets", "2"], "a density of resets must lie between 0 and 1; got '2'"),
         (["--repeats", "2"], "--repeats must be at least 3, or there is no spread; got 2"),
+        (["--warm-up", "inf"], "--warm-up must be a positive number of seconds; got inf"),
+        (["--judged", "0"], "--judged must be at least 1: nothing is ranked unjudged; got 0"),
+        (["--plot", "out.gif"], "--plot: a picture's name ends with .png, .svg, .pdf; got 'out.gif'"),
+        (["--shapes", "sweep", "--shape", "1,2,3"], "argument --shape: not allowed with argument --shapes"),
         (["--budget", "nan"], "--budget must be a positive number of seconds; got nan"),
         (
             ["--json", "no/such/folder/out.json"],
@@ -466,11 +545,41 @@ def test_defaults_are_the_main_shapes_in_bfloat16_with_resets(monkeypatch):
     """What the project's figures are made with."""
     monkeypatch.delenv("HAWK_PYTORCH", raising=False)
     chosen = program.parse([])
-    assert [subject.name for subject in chosen.subjects] == ["serial", "eager"]
+    assert [subject.name for subject in chosen.subjects] == [
+        "serial",
+        "chunked",
+        "three-pass",
+        "eager",
+        "compiled",
+        "associative-scan",
+    ]
     assert [str(setting) for setting in chosen.settings] == [
+        "(1, 8192, 2560) bfloat16, resets 1/512",
+        "(1, 32768, 2560) bfloat16, resets 1/512",
+        "(8, 8192, 2560) bfloat16, resets 1/512",
         "(32, 2048, 2560) bfloat16, resets 1/512",
         "(64, 1024, 4096) bfloat16, resets 1/512",
+        "(1, 131072, 1024) bfloat16, resets 1/512",
     ]
+
+
+def test_the_sweep_doubles_t_for_three_widths_of_work_within_memory():
+    """A plot needs T far apart; a set of x, both logits and dy takes 8 GiB at most."""
+    settings = program.parse(["--shapes", "sweep", "--subject", "eager"]).settings
+    shapes = [setting.shape for setting in settings]
+    assert shapes == list(SHAPES["sweep"])
+    lengths = {rows: [t for b, t, _ in shapes if b == rows] for rows in (1, 8, 32)}
+    assert lengths[1] == [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]
+    assert (lengths[8][-1], lengths[32][-1]) == (32768, 8192)
+    assert max(4 * setting.array_bytes for setting in settings) <= 2**33
+
+
+def test_options_reach_the_measurement():
+    """An option that is read and forgotten would show in no number."""
+    given = ["--shape", "1,2,3", "--subject", "eager", "--repeats", "7", "--budget", "2", "--warm-up", "9"]
+    chosen = program.parse([*given, "--judged", "11", "--plot", "out.svg"])
+    assert (chosen.repeats, chosen.budget, chosen.warm_up, chosen.judged) == (7, 2.0, 9.0, 11)
+    assert chosen.plot == "out.svg"
 
 
 def test_with_a_checkout_fattori_is_measured_and_without_resets_too(monkeypatch):
@@ -479,9 +588,11 @@ def test_with_a_checkout_fattori_is_measured_and_without_resets_too(monkeypatch)
     loaded = {"fattori": Subject(right, "fattori", resets=False)}
     monkeypatch.setattr(program, "load", lambda name: loaded.get(name, Subject(right, name)))
     chosen = program.parse(["--shape", "1,2,3"])
-    assert [subject.name for subject in chosen.subjects] == ["serial", "eager", "fattori"]
+    assert [subject.name for subject in chosen.subjects] == [*program.SUBJECTS, "fattori"]
     assert [str(setting.resets) for setting in chosen.settings] == ["1/512", "0"]
-    assert [str(setting.resets) for setting in program.parse(["--resets", "0.25"]).settings] == ["1/4", "1/4"]
+    assert [str(setting.resets) for setting in program.parse(["--shape", "1,2,3", "--resets", "0.25"]).settings] == [
+        "1/4"
+    ]
 
 
 def test_without_a_device_it_says_so(monkeypatch, capsys):

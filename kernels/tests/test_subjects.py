@@ -134,7 +134,8 @@ def test_an_unknown_name_is_refused_with_every_way_to_name_one(entry_points):
     """A typo is the likeliest first call."""
     entry_points(("mine", "kernels.subjects.eager:SUBJECT"))
     text = (
-        "no subject is called 'min': give one of serial, chunked, eager, recurrentgemma, fattori, FILE.py:FUNCTION, "
+        "no subject is called 'min': give one of serial, chunked, three-pass, eager, recurrentgemma, fattori, "
+        "compiled, associative-scan, FILE.py:FUNCTION, "
         "MODULE:FUNCTION, or the name of an entry point of the group 'rglru.subjects'"
     )
     with pytest.raises(SubjectError, match=exactly(text)):
