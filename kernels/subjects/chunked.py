@@ -7,7 +7,7 @@ import triton
 
 import kernels
 from kernels.cell import INTERPRETED
-from kernels.chunked import DEFAULT, STEPS, backward_chunk
+from kernels.chunked import CHANNELS, DEFAULT, STEPS, backward_chunk
 from kernels.reduce import additions
 from kernels.subjects.serial import CALIBRATED
 from kernels.subjects.subject import Subject
@@ -29,7 +29,7 @@ def subject(algorithm: str, chunk_size: int, name: str) -> Subject:
         bitwise=frozenset({"B", "T", "D", "strides"}),
         split=chunk_size,
         tiles=(STEPS, chunk_size),
-        interpreted=True,
+        program=(chunk_size, CHANNELS),
     )
 
 
