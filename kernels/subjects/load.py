@@ -11,9 +11,9 @@ from pathlib import Path
 
 from kernels.subjects.subject import Subject
 
-PRODUCTION = ("serial",)
+PRODUCTION = ("serial", "chunked")
 """Judged when no --subject is given."""
-BUILT_IN = (*PRODUCTION, "chunked", "eager", "recurrentgemma", "fattori")
+BUILT_IN = (*PRODUCTION, "eager", "recurrentgemma", "fattori")
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY_POINTS = "rglru.subjects"
 SIGNATURE = "f(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None)"
