@@ -50,6 +50,11 @@ class Scope:
         long, wide = self.program
         return rows * -(-steps // long) * -(-width // wide)
 
+    def longest(self, rows: int, programs: int | None = None, long: bool = True) -> int:
+        """Steps that so many rows may have within `programs`, or the most that can be afforded."""
+        affordable = (self.max_programs if programs is None else programs) // rows * self.program[0]
+        return max(self.min_length, min(self.max_long if long else self.max_steps, affordable))
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -150,8 +155,7 @@ def recipes(
     if scope.program != (1, 1) and not long:
         programs = draw(_programs(min_rows, programs))
     rows = draw(_counts(min_rows, min(scope.max_rows, programs)))
-    longest = min(scope.max_long if long else scope.max_steps, programs // rows * scope.program[0])
-    steps = draw(_steps(least, longest, tile, long))
+    steps = draw(_steps(least, scope.longest(rows, programs, long), tile, long))
     widest = programs // max(scope.programs(rows, steps, 1), 1) * scope.program[1]
     most = min(scope.max_width, widest) // scope.width_multiple
     recipe = Recipe(
