@@ -51,7 +51,7 @@ class Scope:
         return rows * -(-steps // long) * -(-width // wide)
 
     def longest(self, rows: int, programs: int | None = None, long: bool = True) -> int:
-        """Steps that so many rows may have within `programs`, or the most that can be afforded."""
+        """Steps that so many rows, of one tile each, may have within `programs`, or the most that can be afforded."""
         affordable = (self.max_programs if programs is None else programs) // rows * self.program[0]
         return max(self.min_length, min(self.max_long if long else self.max_steps, affordable))
 

@@ -68,9 +68,13 @@ def test_every_size_is_right(trial: Trial, case: Case, size):
 
 
 def _longest(scope: Scope):
-    """As long as can be afforded, in one row and in two: what only a late border loses is not left to luck."""
-    for rows in (1, 2):
-        yield replace(smallest(scope, scope.dtypes[0], scope.longest(rows)), rows=rows, decay="slow"), {}
+    """As long as can be afforded, also in two rows or tiles of channels: a late border is not left to luck."""
+    multiple = scope.width_multiple
+    for rows, channels in ((1, 1), (2, 1), (1, scope.program[1] + 1)):
+        width = -(-channels // multiple) * multiple
+        steps = scope.longest(rows * scope.programs(1, 1, channels))
+        recipe = smallest(scope, scope.dtypes[0], steps)
+        yield replace(recipe, rows=rows, width=width, decay="slow"), {}
 
 
 @clause(

@@ -385,6 +385,17 @@ def test_an_interpreted_subject_gets_fewer_examples_on_the_cpu_only():
     assert count(interpreted, settings(GENERATE, max_examples=2)) == 1
 
 
+def test_a_long_memory_is_always_tried_at_full_length():
+    """One row of ten programs, and five of each of two rows or tiles of channels; what is cheap, to the end."""
+    clause = CONTRACT["test_a_long_memory_is_carried_over_every_border"]
+    interpreted, cheap = (
+        [recipe.build().shape for recipe, _ in clause.always(Trial(subject).scope)]
+        for subject in (replace(RIGHT, program=(16, 64)), RIGHT)
+    )
+    assert interpreted == [(1, 160, 1), (2, 80, 1), (1, 80, 65)]
+    assert cheap == [(1, 260, 1), (2, 260, 1), (1, 260, 2)]
+
+
 def test_an_interpreted_subject_gets_cases_of_few_programs_on_the_cpu_only():
     """Its cost is its programs, and not its elements; on a GPU it is tried at full size."""
     interpreted = replace(RIGHT, program=(8, 64))
