@@ -42,7 +42,18 @@ class Scope:
     max_steps: int = 140
     max_width: int = 65
     max_long: int = 260
-    max_elements: int = 2500
+    program: tuple[int, int] = (1, 1)
+    max_programs: int = 2500
+
+    def programs(self, rows: int, steps: int, width: int) -> int:
+        """What a case costs: programs of so many steps and channels; of one by one, its elements."""
+        long, wide = self.program
+        return rows * -(-steps // long) * -(-width // wide)
+
+    def longest(self, rows: int, programs: int | None = None, long: bool = True) -> int:
+        """Steps that so many rows, of one tile each, may have within `programs`, or the most that can be afforded."""
+        affordable = (self.max_programs if programs is None else programs) // rows * self.program[0]
+        return max(self.min_length, min(self.max_long if long else self.max_steps, affordable))
 
 
 @dataclass(frozen=True)
@@ -140,9 +151,13 @@ def recipes(
         cotangents = tuple(dict.fromkeys("absent" if which == "absent" else "y" for which in cotangents))
     tile = draw(st.sampled_from(scope.tiles))
     least = max(scope.min_length, 1) if min_steps is None else max(scope.min_length, min_steps)
-    rows = draw(_counts(min_rows, scope.max_rows))
-    steps = draw(_steps(least, scope, tile, long))
-    most = min(scope.max_width, scope.max_elements // max(rows * steps, 1)) // scope.width_multiple
+    programs = scope.max_programs
+    if scope.program != (1, 1) and not long:
+        programs = draw(_programs(min_rows, programs))
+    rows = draw(_counts(min_rows, min(scope.max_rows, programs)))
+    steps = draw(_steps(least, scope.longest(rows, programs, long), tile, long))
+    widest = programs // max(scope.programs(rows, steps, 1), 1) * scope.program[1]
+    most = min(scope.max_width, widest) // scope.width_multiple
     recipe = Recipe(
         dtype=draw(st.sampled_from(scope.dtypes)),
         rows=rows,
@@ -169,6 +184,11 @@ def _override(names):
     )
 
 
+def _programs(least: int, most: int):
+    """How many programs a case may take, in ascending order; 1 / n as often n, so that a few take many."""
+    return st.sampled_from([n for n in range(least, most + 1) for _ in range(most // n)])
+
+
 def _counts(least: int, most: int):
     """Numbers of rows or channels in ascending order: small ones, and around powers of two as far as there is room."""
     around = {n for power in range(3, 9) for n in (2**power - 1, 2**power, 2**power + 1)}
@@ -176,9 +196,9 @@ def _counts(least: int, most: int):
     return st.sampled_from(sorted([*small, *small, *(n for n in {*range(1, 10), *around} if least <= n <= most)]))
 
 
-def _steps(least: int, scope: Scope, tile: int, long: bool):
+def _steps(least: int, most: int, tile: int, long: bool):
     """Lengths in ascending order, so that they shrink; the small ones and those at borders of the tile most often."""
-    most = max(scope.max_long if long else scope.max_steps, least)
+    most = max(most, least)
     borders = [n for n in range(least, most + 1) if n % tile in (0, 1, tile - 1) and n > 1]
     if long:
         return st.sampled_from([n for n in borders if n > most // 2] or [most])

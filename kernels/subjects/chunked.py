@@ -7,8 +7,9 @@ import triton
 
 import kernels
 from kernels.cell import INTERPRETED
-from kernels.chunked import DEFAULT, STEPS
+from kernels.chunked import DEFAULT, GROUP, STEPS
 from kernels.reduce import additions
+from kernels.serial import CHANNELS
 from kernels.subjects.serial import CALIBRATED
 from kernels.subjects.subject import Subject
 
@@ -27,8 +28,8 @@ def subject(algorithm: str, chunk_size: int, name: str) -> Subject:
         profile=replace(CALIBRATED, name=name, da_param_additions=da_param_additions),
         bitwise=frozenset({"B", "T", "D", "strides"}),
         split=chunk_size,
-        tiles=(STEPS, chunk_size),
-        interpreted=True,
+        tiles=(STEPS, chunk_size, GROUP * chunk_size),
+        program=(chunk_size, CHANNELS // 2),
     )
 
 

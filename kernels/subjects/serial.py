@@ -22,5 +22,5 @@ SUBJECT = Subject(
     bitwise=frozenset({"B", "T", "D", "strides"}),
     split=SPLIT,
     tiles=(STEPS, SPLIT),
-    interpreted=True,
+    program=(SPLIT, 64),
 )

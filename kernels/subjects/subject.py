@@ -46,8 +46,10 @@ class Subject:
         Calls split at multiples of this, the state handed on, give the bits of one call (forward).
     tiles : tuple of int
         Numbers of steps it treats together: lengths around their multiples are drawn often.
-    interpreted : bool
-        Whether it is slow where there is no GPU (Triton's interpreter): small cases are drawn there.
+    program : tuple of int, optional
+        Steps and channels that one program of its kernels takes, where they run in Triton's interpreter without a GPU:
+        that takes a fraction of a second for any part of a program, so cases of few programs are drawn there. Of
+        programs that walk through time: a tile of theirs.
     deviations : tuple of Deviation
         The ledger, in the subject's own grade.
     versions : callable, optional
@@ -70,7 +72,7 @@ class Subject:
     bitwise: frozenset[str] = frozenset()
     split: int | None = None
     tiles: tuple[int, ...] = (8, 16, 64)
-    interpreted: bool = False
+    program: tuple[int, int] | None = None
     deviations: tuple[Deviation, ...] = ()
     versions: Callable[[], dict[str, str]] = field(default=dict)
     direct: Callable | None = None
@@ -88,3 +90,5 @@ class Subject:
         for name in self.bitwise:
             if name not in AXES:
                 raise ValueError(f"bitwise must be among {', '.join(AXES)}; got {name!r}")
+        if self.program is not None and min(self.program) < 1:
+            raise ValueError(f"program must be positive numbers of steps and channels; got {self.program!r}")

@@ -63,9 +63,14 @@ def test_every_chunk_size_is_right(chunk_size, dtype):
     assert_right("chunked", case(chunk_size + 5, [3], dtype), chunk_size)
 
 
-def test_three_launches_give_the_bits_of_one():
-    """The same maps, combined in the same order, whoever waits for them."""
-    given = case(2 * GROUP + CHUNK + 3, [CHUNK, GROUP + 1])
+@pytest.mark.parametrize(
+    ("steps", "rows", "width"),
+    [(1, 1, 1), (CHUNK + 1, 2, chunked.CHANNELS + 1), (GROUP, 1, 2), (GROUP + 1, 2, 2), (2 * GROUP + CHUNK + 3, 1, 2)],
+)
+def test_three_launches_give_the_bits_of_one(steps, rows, width):
+    """The same maps, combined in the same order, whoever waits for them: right where one launch is."""
+    resets = [step for step in (CHUNK, GROUP + 1) if step < steps]
+    given = case(steps, resets, rows=rows, width=width)
     one, three = (run(subject_of(name), given, Call(DEVICE)) for name in ("chunked", "three-pass"))
     for name in OUTPUTS:
         assert np.array_equal(getattr(one, name), getattr(three, name)), name

@@ -244,6 +244,7 @@ def test_a_callable_without_a_signature_is_taken(write):
     [
         ({"dtypes": ("float64",)}, "dtypes must be among float32, bfloat16, float16; got 'float64'"),
         ({"bitwise": {"T", "rows"}}, "bitwise must be among B, T, D, strides; got 'rows'"),
+        ({"program": (0, 64)}, "program must be positive numbers of steps and channels; got (0, 64)"),
     ],
 )
 def test_a_misspelt_promise_is_refused(promise, text):

@@ -18,7 +18,7 @@ from properties import test_extremes, test_layout, test_structure, test_values
 from properties.contract import CONTRACT, FEWER_IF_SLOW, Clause, Session, explore, search
 from properties.mutants.plain import WRONG, right
 from properties.strategies import Recipe
-from properties.trial import MOST_UNJUDGED, Failure, Trial
+from properties.trial import MOST_UNJUDGED, PROGRAMS, Failure, Trial
 
 MODULES = (test_values, test_structure, test_layout, test_extremes)
 EVERY_CLAUSE = sorted(CONTRACT.values(), key=lambda clause: (clause.number, clause.name))
@@ -379,10 +379,36 @@ def test_each_clause_gets_as_many_examples_as_the_profile_says(name):
 
 def test_an_interpreted_subject_gets_fewer_examples_on_the_cpu_only():
     """There a step costs milliseconds; on a GPU it is compiled like any other."""
-    interpreted = replace(RIGHT, interpreted=True)
+    interpreted = replace(RIGHT, program=(8, 64))
     assert count(interpreted, GENERATE) == 20 // FEWER_IF_SLOW
     assert count(interpreted, GENERATE, device="cuda") == 20
     assert count(interpreted, settings(GENERATE, max_examples=2)) == 1
+
+
+def test_a_long_memory_is_always_tried_at_full_length():
+    """One row of ten programs, and five of each of two rows or tiles of channels; what is cheap, to the end."""
+    clause = CONTRACT["test_a_long_memory_is_carried_over_every_border"]
+    interpreted, cheap = (
+        [recipe.build().shape for recipe, _ in clause.always(Trial(subject).scope)]
+        for subject in (replace(RIGHT, program=(16, 64)), RIGHT)
+    )
+    assert interpreted == [(1, 160, 1), (2, 80, 1), (1, 80, 65)]
+    assert cheap == [(1, 260, 1), (2, 260, 1), (1, 260, 2)]
+
+
+def test_an_interpreted_subject_gets_cases_of_few_programs_on_the_cpu_only():
+    """Its cost is its programs, and not its elements; on a GPU it is tried at full size."""
+    interpreted = replace(RIGHT, program=(8, 64))
+    assert (Trial(interpreted).scope.program, Trial(interpreted).scope.max_programs) == ((8, 64), PROGRAMS)
+    assert Trial(interpreted, "cuda").scope == Trial(RIGHT, "cuda").scope
+    (clause,) = (clause for clause in EVERY_CLAUSE if "size" in clause.params)
+    costs = []
+
+    def cost(trial, case, size):
+        costs.append(trial.scope.programs(*size))
+
+    search(replace(clause, check=cost), session_on(interpreted), settings(GENERATE, max_examples=500))
+    assert PROGRAMS / 2 < max(costs) <= PROGRAMS
 
 
 def test_what_is_always_tried_comes_first_and_is_not_counted_off():

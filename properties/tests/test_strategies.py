@@ -303,6 +303,8 @@ SCOPES = {
     "longer than what is drawn otherwise": Scope(min_length=100),
     "tiles beyond reach": Scope(tiles=(512,)),
     "small": Scope(max_rows=1, max_steps=2, max_width=1, max_long=5),
+    "slow": Scope(program=(16, 64), max_programs=10, max_steps=160),
+    "slow, long and wide": Scope(program=(8, 64), max_programs=4, min_length=100, width_multiple=128, tiles=(8,)),
 }
 
 
@@ -324,10 +326,43 @@ def test_what_a_subject_does_not_promise_is_never_drawn(scope, draws):
 
 def test_a_case_is_no_larger_than_can_be_afforded():
     """The float64 oracle pays for every element."""
-    scope = Scope(max_rows=4, max_steps=300, max_width=150, max_elements=2000)
+    scope = Scope(max_rows=4, max_steps=300, max_width=150, max_programs=2000)
     sizes = [recipe.rows * recipe.steps * recipe.width for recipe in drawn(recipes(scope))]
     assert max(sizes) <= 2000
     assert max(sizes) > 1500
+
+
+CHUNKED = Scope(tiles=(4, 16, 64), max_rows=2, max_steps=160, max_long=160, program=(16, 64), max_programs=10)
+"""Programs of 16 steps and 64 channels, each as slow as all that it could hold, in groups of 64 steps."""
+
+
+def chunks(recipe: Recipe) -> int:
+    return -(-recipe.steps // 16)
+
+
+@pytest.mark.parametrize("draws", [{}, {"long": True}, {"min_rows": 2}, {"min_width": 2}], ids=str)
+def test_where_programs_cost_a_case_takes_few(draws):
+    """A program that is not full costs as much; most cases take one to three, so that many can be tried."""
+    found = drawn(recipes(CHUNKED, **draws), 400)
+    cost = [recipe.rows * chunks(recipe) * (1 + (recipe.width > 64)) for recipe in found]
+    assert cost == [CHUNKED.programs(recipe.rows, recipe.steps, recipe.width) for recipe in found]
+    assert 8 <= max(cost) <= CHUNKED.max_programs
+    assert "long" in draws or np.mean(cost) < 3.5
+
+
+def test_where_programs_cost_every_kind_of_border_is_crossed():
+    """Between chunks, between groups of them, and between rows.
+
+    How often depends on the modules that are loaded, as above: half of the least that was seen is asked for.
+    """
+    found = drawn(recipes(CHUNKED), 400)
+    assert sum(chunks(recipe) > 1 for recipe in found) > 40
+    assert sum(chunks(recipe) > 1 and recipe.rows > 1 for recipe in found) > 10
+    assert any(recipe.steps > 64 for recipe in found)
+    long = drawn(recipes(CHUNKED, long=True), 100)
+    assert sum(recipe.steps > 64 for recipe in long) > 30
+    assert any(recipe.steps > 64 and recipe.rows > 1 for recipe in long)
+    assert any(recipe.steps > 128 for recipe in long)
 
 
 def test_narrowed_choices_are_kept_to():
