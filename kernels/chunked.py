@@ -13,16 +13,18 @@ from kernels.cell import INTERPRETED, LOG2_E, C, sigmoid, softplus
 from kernels.chain import ask, receive, send, wait
 from kernels.reduce import sum_rows
 from kernels.serial import as_words, channels, constant
-from kernels.tile import apply, load, load_inputs, map_back, positions, run, scan, walk_back, write_run
+from kernels.tile import apply, load, load_inputs, map_back, positions, resets, run, scan, walk_back, write_run
 
 STEPS = 4 if INTERPRETED.value else 8
 """Steps between saved states, and of a run of the backward."""
 RUN = 8 if INTERPRETED.value else 16
 """Steps of a run of the forward, a warp each."""
-CHUNKS = (16, 32, 64, 128)
+CHUNKS = (16, 32, 64)
 DEFAULT = 64
 GROUP = 4
 """Chunks of a group."""
+REGISTERS = 128
+"""A thread of the forward may take: four chunks of 64 steps are then beside one another on a multiprocessor."""
 WHOLE, MAPS, STATES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 """What a launch does: everything; send the maps of the chunks; receive the states of the groups, and write."""
 
@@ -35,17 +37,11 @@ def _place(ticket_ptr, chains, D, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, P
     """
     ticket = tl.atomic_add(ticket_ptr, 1, sem="relaxed").to(tl.int32) if PHASE == WHOLE else tl.program_id(0)
     tiles = tl.cdiv(WIDTH if WIDTH > 0 else D, CHANNELS)
-    chain = (ticket % chains).to(tl.int64)
-    d = (chain % tiles).to(tl.int32) * CHANNELS + tl.arange(0, CHANNELS)
-    return ticket // chains, chain, chain // tiles, d, d >= 0 if WIDTH > 0 else d < D
-
-
-@triton.jit
-def _row_resets(segment_pos_ptr, words, first, T, STEPS: tl.constexpr):
-    """One bit a step of each row, set at resets: [ROWS, 1]; `first` is the rows' first step."""
-    step = tl.arange(0, STEPS)[None, :]
-    position = positions(segment_pos_ptr, words, first + step, T)
-    return tl.sum((position == 0).to(tl.int32) << step, axis=1)[:, None]
+    chunk = ticket // chains
+    chain = ticket - chunk * chains
+    b = chain // tiles
+    d = (chain - b * tiles) * CHANNELS + tl.arange(0, CHANNELS)
+    return chunk, chain.to(tl.int64), b.to(tl.int64), d, d >= 0 if WIDTH > 0 else d < D
 
 
 @triton.jit(do_not_specialize=["words", "has_h0", "T", "D", "chains"])
@@ -87,19 +83,25 @@ def _forward_kernel(
     left = T - t - row * STEPS
     at = (b * T + t) * width
     offset = row * (STEPS * width) + d
-    xs, gates_x, gates_a = load_inputs(x_ptr + at, gate_x_ptr + at, gate_a_ptr + at, offset, width, left, inside, STEPS)
-    bits = _row_resets(segment_pos_ptr + b * T * words, words, t + row * STEPS, T, STEPS)
+    x_ptr += at
+    gate_x_ptr += at
+    gate_a_ptr += at
+    whole = t + LENGTH <= T
+    xs, gates_x, gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, offset, width, left, inside, STEPS)
+    position = positions(segment_pos_ptr + b * T * words, words, t + tl.arange(0, LENGTH), T)
     rate = -C.value * LOG2_E.value * softplus(tl.load(a_param_ptr + d + 0 * row, mask=inside, other=0.0))
     messages_ptr += chain * chunks * CHANNELS + tl.arange(0, CHANNELS)[None, :] + 0 * row
-    if PHASE != MAPS:
-        asked = ask(messages_ptr, chunk, inside, GROUP, CHANNELS)
-        first = inside & (has_h0 > 0) & (chunk < GROUP)
-        h = tl.load(h0_ptr + b * width + d + 0 * row, mask=first, other=0.0)
-    plain = (tl.max(tl.max((bits != 0).to(tl.int32), axis=1), axis=0) == 0) & (t + LENGTH <= T)
+    all_bits = resets(position, LENGTH)
+    bits = ((all_bits >> (row * STEPS)) & ((1 << STEPS) - 1)).to(tl.int32)
+    plain = whole & (all_bits == 0)
     if plain:
         decays, writes = run(xs, gates_x, gates_a, bits, left, rate, STEPS, True)
     else:
         decays, writes = run(xs, gates_x, gates_a, bits, left, rate, STEPS, False)
+    if PHASE != MAPS:
+        asked = ask(messages_ptr, chunk, inside, GROUP, CHANNELS)
+        first = inside & (has_h0 > 0) & (chunk < GROUP)
+        h = tl.load(h0_ptr + b * width + d + 0 * row, mask=first, other=0.0)
     cut = tl.zeros(rate.shape, tl.int32) + (bits != 0)
     decay, write, cut, past_decay, past_write, past_cut = scan(
         decays[STEPS - 1], writes[STEPS - 1], cut, row, ROWS, False
@@ -216,7 +218,7 @@ def _backward_kernel(
 
 @triton.jit(do_not_specialize=["has_first", "D", "chunks"])
 def _groups_kernel(messages_ptr, first_ptr, has_first, D, chunks, GROUP: tl.constexpr, CHANNELS: tl.constexpr):
-    """Between launches that do not wait: a chain's groups get the state that each ends with in place of its last map."""
+    """Between launches that do not wait: each group of a chain gets the state it ends with in place of its last map."""
     tiles = tl.cdiv(D, CHANNELS)
     chain = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, CHANNELS)
@@ -246,7 +248,8 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool, chunk_si
         x.shape,
         chunk_size,
         waiting,
-        warps=chunk_size // run_steps,
+        num_warps=chunk_size // run_steps,
+        maxnreg=REGISTERS if constant(width) and x.is_cuda else None,
         STEPS=run_steps,
         ROWS=chunk_size // run_steps,
         SAVE=STEPS if save else 0,
@@ -268,19 +271,19 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last, *, ch
         x.shape,
         chunk_size,
         waiting,
-        warps=1,
+        num_warps=1,
         STEPS=STEPS,
         LENGTH=chunk_size,
     )
     return dx, dgate_x, dgate_a, sum_rows(da_param), dh0
 
 
-def _launch(kernel, arguments, first, shape, chunk_size, waiting, *, warps, **constants):
+def _launch(kernel, arguments, first, shape, chunk_size, waiting, **constants):
     """One launch in which programs wait for one another, or three in which none does."""
     batch, steps, width = shape
     chains, chunks = batch * triton.cdiv(width, channels(width)), triton.cdiv(steps, chunk_size)
     number = chains * chunks * channels(width)
-    ticket, messages = torch.zeros(1 + number, dtype=torch.int64, device=arguments[0].device).split((1, number))
+    messages, ticket = torch.zeros(number + 1, dtype=torch.int64, device=arguments[0].device).split((number, 1))
 
     def launch(phase):
         kernel[(chains * chunks,)](
@@ -294,7 +297,6 @@ def _launch(kernel, arguments, first, shape, chunk_size, waiting, *, warps, **co
             GROUP=GROUP,
             CHANNELS=channels(width),
             PHASE=phase.value,
-            num_warps=warps,
             **constants,
         )
 

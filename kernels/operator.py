@@ -33,7 +33,7 @@ def rglru(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None, algorithm="a
         one launch, where programs wait for those before them. "three-pass": the same in three launches, where none
         waits. "auto": serial.
     chunk_size : int, optional
-        Steps of a chunk: 16, 32, 64 (the default) or 128. Bits depend on it.
+        Steps of a chunk: 16, 32 or 64 (the default). Bits depend on it.
 
     Returns
     -------
@@ -185,10 +185,11 @@ def _setup(ctx, inputs, output):
 
 
 def _differentiate(ctx, dy, dh_last, _):
-    x, *_, states = ctx.saved_tensors
+    saved = ctx.saved_tensors  # once: checkpointing unpacks no tensor twice
+    x, *_, states = saved
     dy = x.new_zeros(x.shape) if dy is None else dy
     dh_last = states.new_zeros((x.shape[0], x.shape[2])) if dh_last is None else dh_last
-    dx, dgate_x, dgate_a, da_param, dh0 = _backward(*ctx.saved_tensors, dy, dh_last, *ctx.algorithm)
+    dx, dgate_x, dgate_a, da_param, dh0 = _backward(*saved, dy, dh_last, *ctx.algorithm)
     return dx, dgate_x, dgate_a, da_param, None, dh0 if ctx.has_h0 else None, None, None, None
 
 

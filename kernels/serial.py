@@ -317,4 +317,5 @@ def as_words(segment_pos, stand_in):
     """segment_pos as int32 words and how many of them an element has, so that one kernel takes both dtypes, or none."""
     if segment_pos is None:
         return stand_in.view(torch.int32), 0
-    return segment_pos.view(torch.int32), segment_pos.element_size() // 4
+    flat = segment_pos.as_strided((segment_pos.numel(),), (1,))  # a size of 1 may have any stride
+    return flat.view(torch.int32), segment_pos.element_size() // 4

@@ -50,8 +50,9 @@ def positions(pointer, words, at, T):
 
 @triton.jit
 def resets(position, LENGTH: tl.constexpr):
-    """One bit a step, set at resets."""
-    return tl.sum((position == 0).to(tl.int32) << tl.arange(0, LENGTH), axis=0)
+    """One bit a step, set at resets; an int64 where LENGTH is 64."""
+    bit = (position == 0).to(tl.int64 if LENGTH > 32 else tl.int32)
+    return tl.sum(bit << tl.arange(0, LENGTH), axis=0)
 
 
 @triton.jit
