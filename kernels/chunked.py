@@ -37,11 +37,10 @@ def _place(ticket_ptr, chains, D, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, P
     """
     ticket = tl.atomic_add(ticket_ptr, 1, sem="relaxed").to(tl.int32) if PHASE == WHOLE else tl.program_id(0)
     tiles = tl.cdiv(WIDTH if WIDTH > 0 else D, CHANNELS)
-    chunk = ticket // chains
-    chain = ticket - chunk * chains
-    b = chain // tiles
-    d = (chain - b * tiles) * CHANNELS + tl.arange(0, CHANNELS)
-    return chunk, chain.to(tl.int64), b.to(tl.int64), d, d >= 0 if WIDTH > 0 else d < D
+    chain = ticket % chains
+    # by remainders, from which the compiler knows that offsets are small
+    d = (chain % tiles) * CHANNELS + tl.arange(0, CHANNELS)
+    return ticket // chains, chain.to(tl.int64), (chain // tiles).to(tl.int64), d, d >= 0 if WIDTH > 0 else d < D
 
 
 @triton.jit(do_not_specialize=["words", "has_h0", "T", "D", "chains"])
