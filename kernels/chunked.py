@@ -11,20 +11,20 @@ import triton.language as tl
 
 from kernels.cell import INTERPRETED, LOG2_E, C, sigmoid, softplus
 from kernels.chain import ask, receive, send, wait
+from kernels.launch import STEPS, as_words, channels, constant
 from kernels.reduce import sum_rows
-from kernels.serial import as_words, channels, constant
 from kernels.tile import apply, load, load_inputs, map_back, positions, resets, run, scan, walk_back, write_run
 
-STEPS = 4 if INTERPRETED.value else 8
-"""Steps between saved states, and of a run of the backward."""
 RUN = 8 if INTERPRETED.value else 16
 """Steps of a run of the forward, a warp each."""
 CHUNKS = (16, 32, 64)
 DEFAULT = 64
-GROUP = 4
-"""Chunks of a group."""
+BACKWARD_LONGEST = 32
+"""Steps of the backward's chunks at most: smaller ones balance better, and keep no runs in registers."""
+GROUP, BACKWARD_GROUP = (4, 4) if INTERPRETED.value else (4, 8)
+"""Chunks of a group, in the forward and in the backward."""
 REGISTERS = 128
-"""A thread of the forward may take: four chunks of 64 steps are then beside one another on a multiprocessor."""
+"""A thread may take: sixteen warps are then beside one another on a multiprocessor."""
 WHOLE, MAPS, STATES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 """What a launch does: everything; send the maps of the chunks; receive the states of the groups, and write."""
 
@@ -208,6 +208,7 @@ def _backward_kernel(
             rate,
             slope,
             STEPS,
+            False,
         )
         # no token but resets: an empty sum, whatever a_param holds
         da_param = tl.where(da_param == 0.0, 0.0, da_param * (-C.value * sigmoid(a_param)))
@@ -248,7 +249,7 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool, chunk_si
         chunk_size,
         waiting,
         num_warps=chunk_size // run_steps,
-        maxnreg=REGISTERS if constant(width) and x.is_cuda else None,
+        GROUP=GROUP,
         STEPS=run_steps,
         ROWS=chunk_size // run_steps,
         SAVE=STEPS if save else 0,
@@ -260,6 +261,7 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last, *, ch
     """(dx, dgate_x, dgate_a, da_param, dh0) of contiguous, aligned, non-empty inputs and the forward's states."""
     batch, steps, width = x.shape
     dx, dgate_x, dgate_a = (torch.empty_like(x) for _ in range(3))
+    chunk_size = backward_chunk(chunk_size)
     da_param = x.new_empty((batch * triton.cdiv(steps, chunk_size), width), dtype=torch.float32)
     dh0 = x.new_empty((batch, width), dtype=torch.float32)
     outputs = (dx, dgate_x, dgate_a, da_param, dh0)
@@ -271,13 +273,19 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last, *, ch
         chunk_size,
         waiting,
         num_warps=1,
+        GROUP=BACKWARD_GROUP,
         STEPS=STEPS,
         LENGTH=chunk_size,
     )
     return dx, dgate_x, dgate_a, sum_rows(da_param), dh0
 
 
-def _launch(kernel, arguments, first, shape, chunk_size, waiting, **constants):
+def backward_chunk(chunk_size: int) -> int:
+    """Steps of the backward's chunks."""
+    return min(chunk_size, BACKWARD_LONGEST)
+
+
+def _launch(kernel, arguments, first, shape, chunk_size, waiting, *, GROUP, **constants):
     """One launch in which programs wait for one another, or three in which none does."""
     batch, steps, width = shape
     chains, chunks = batch * triton.cdiv(width, channels(width)), triton.cdiv(steps, chunk_size)
@@ -293,9 +301,10 @@ def _launch(kernel, arguments, first, shape, chunk_size, waiting, **constants):
             width,
             chains,
             WIDTH=constant(width),
-            GROUP=GROUP,
+            maxnreg=REGISTERS if constant(width) and messages.is_cuda else None,
             CHANNELS=channels(width),
             PHASE=phase.value,
+            GROUP=GROUP,
             **constants,
         )
 

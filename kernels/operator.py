@@ -5,9 +5,18 @@ from torch.autograd import forward_ad
 
 from kernels import chunked, serial
 from kernels.cell import INTERPRETED
+from kernels.launch import STEPS, chains_a_multiprocessor
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ALGORITHMS = ("auto", "serial", "chunked", "three-pass")
+SERIAL_FORWARD, SERIAL_BACKWARD = 2, 4
+"""Chains a multiprocessor (kernels/launch.py) from which "auto" is serial, measured on an H200, bfloat16, % of a copy:
+
+(B, T, D)        chains    forward, serial / chunked    backward, serial / chunked
+1,8192,2560       0.3              16 / 53                       7 / 54
+8,8192,2560       2.4              69 / 67                      50 / 64
+32,2048,2560      9.7              83 / 65                      81 / 62
+"""
 ALIGNMENT = 16
 """Bytes: Triton compiles a kernel anew for pointers that are less aligned."""
 
@@ -31,7 +40,8 @@ def rglru(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None, algorithm="a
     algorithm : str
         "serial": one program a row and tile of channels walks through time. "chunked": a program a chunk of time, in
         one launch, where programs wait for those before them. "three-pass": the same in three launches, where none
-        waits. "auto": serial.
+        waits. "auto": serial or chunked, by how many chains (rows times tiles of 64 channels) a GPU's multiprocessors
+        have to run beside one another, for the forward and for the backward; bits depend on it.
     chunk_size : int, optional
         Steps of a chunk: 16, 32 or 64 (the default). Bits depend on it.
 
@@ -70,8 +80,6 @@ def rglru(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None, algorithm="a
     differentiable = torch.is_grad_enabled() and any(
         v is not None and v.requires_grad for v in (x, gate_x, gate_a, a_param, h0)
     )
-    if algorithm == "auto":
-        algorithm = "serial"
     chunk_size = chunk_size or chunked.DEFAULT
     y, h_last, _ = _forward(x, gate_x, gate_a, a_param, segment_pos, h0, differentiable, algorithm, chunk_size)
     return y, h_last
@@ -132,15 +140,14 @@ def _forward(
         y, h_last, states = _forward_shapes(x, gate_x, gate_a, a_param, segment_pos, h0, save, algorithm, chunk_size)
         return y, h_last.zero_() if h0 is None else h_last.copy_(h0), states
     with _on(x):
-        module, options = _algorithm(algorithm, chunk_size)
+        module, options = _algorithm(x, algorithm, chunk_size, SERIAL_FORWARD)
         return module.forward(x, gate_x, gate_a, a_param, segment_pos, h0, save=save, **options)
 
 
 @_forward.register_fake
 def _forward_shapes(x, gate_x, gate_a, a_param, segment_pos, h0, save, algorithm, chunk_size):
     batch, steps, width = x.shape
-    module, _ = _algorithm(algorithm, chunk_size)
-    states = (batch, -(-steps // module.STEPS) if save else 0, width)
+    states = (batch, -(-steps // STEPS) if save else 0, width)
     return (
         x.new_empty(x.shape),
         x.new_empty((batch, width), dtype=torch.float32),
@@ -166,7 +173,7 @@ def _backward(
         dx, dgate_x, dgate_a, da_param, dh0 = _backward_shapes(*inputs, algorithm, chunk_size)
         return dx, dgate_x, dgate_a, da_param.zero_(), dh0.copy_(dh_last)
     with _on(x):
-        module, options = _algorithm(algorithm, chunk_size)
+        module, options = _algorithm(x, algorithm, chunk_size, SERIAL_BACKWARD)
         return module.backward(*inputs, **options)
 
 
@@ -201,8 +208,11 @@ _forward.register_autograd(_differentiate, setup_context=_setup)
 _backward.register_autograd(_refuse)
 
 
-def _algorithm(algorithm, chunk_size):
+def _algorithm(x, algorithm, chunk_size, enough):
     """The module that has it, and its options."""
+    if algorithm == "auto":
+        batch, _, width = x.shape
+        algorithm = "serial" if chains_a_multiprocessor(batch, width, x.device) >= enough else "chunked"
     if algorithm == "serial":
         return serial, {}
     return chunked, {"chunk_size": chunk_size, "waiting": algorithm == "chunked"}

@@ -5,32 +5,25 @@ The strategy (fuse gates, decay and write with the scan; recompute them in backw
 is being loaded, the forward saves a float32 state every `STEPS` steps and the backward rebuilds the states between
 them; resets, h0, h_last, any width and any length are ours.
 
-A width that is a multiple of `CHANNELS` is a compile-time constant, because a running stride costs the backward half of
+A width that is a multiple of 64 is a compile-time constant, because a running stride costs the backward half of
 its speed; all other widths share one slower variant. So each such width costs a first call some seconds.
 """
-
-import functools
 
 import torch
 import triton
 import triton.language as tl
 
 from kernels.cell import INTERPRETED, LOG2_E, C, sigmoid, softplus
+from kernels.launch import STEPS, as_words, chains_a_multiprocessor, channels, constant
 from kernels.reduce import sum_rows
 from kernels.tile import apply, last_row, load_inputs, positions, resets, run, scan, walk_back, write_run
 
-STEPS, ROWS = (4, 2) if INTERPRETED.value else (8, 4)
-"""Steps of a run, before each of which the forward saves the state, and runs of a forward tile, a warp each.
-
-Few under the interpreter, where small cases must cross many borders.
-"""
-CHANNELS = 64
-"""Channels of a warp: two a lane, one where the width is no multiple of this, since then none are loaded in pairs."""
-BACKWARD_REGISTERS = ((6, 168), (8, 128))
-"""Backward programs that a multiprocessor holds at once, and the registers a thread may then take (of 65,536).
-
-As many as are best where all programs run at once; more programs beside one another where they take turns.
-"""
+ROWS = 2 if INTERPRETED.value else 4
+"""Runs of `STEPS` of a forward tile, a warp each."""
+FEW = 4
+"""Chains a multiprocessor below which a forward program takes half the channels: twice the warps hide more waiting."""
+BACKWARD_REGISTERS = 168
+"""A thread of the backward may take: six programs of two warps are then beside one another on a multiprocessor."""
 SPLIT = ROWS * STEPS
 """Calls split at multiples of this give the bits of one call."""
 
@@ -223,6 +216,7 @@ def _backward_kernel(
         slope * LOG2_E.value,
         slope,
         STEPS,
+        True,
     )
     # no token but resets: an empty sum, whatever a_param holds
     da_param = tl.where(da_param == 0.0, 0.0, da_param * (-C.value * sigmoid(a_param)))
@@ -236,7 +230,9 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):
     y = torch.empty_like(x)
     h_last = x.new_empty((batch, width), dtype=torch.float32)
     states = x.new_empty((batch, triton.cdiv(steps, STEPS) if save else 0, width), dtype=torch.float32)
-    _forward_kernel[(batch * triton.cdiv(width, channels(width)),)](
+    few = constant(width) and chains_a_multiprocessor(batch, width, x.device) < FEW
+    tile = channels(width) // 2 if few else channels(width)
+    _forward_kernel[(batch * triton.cdiv(width, tile),)](
         x,
         gate_x,
         gate_a,
@@ -253,7 +249,7 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):
         SAVE=STEPS if save else 0,
         STEPS=STEPS,
         ROWS=ROWS,
-        CHANNELS=channels(width),
+        CHANNELS=tile,
         num_warps=ROWS,
     )
     return y, h_last, states
@@ -264,8 +260,7 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
     batch, steps, width = x.shape
     dx, dgate_x, dgate_a = (torch.empty_like(x) for _ in range(3))
     da_param, dh0 = (x.new_empty((batch, width), dtype=torch.float32) for _ in range(2))
-    programs = batch * triton.cdiv(width, channels(width, warps=2))
-    _backward_kernel[(programs,)](
+    _backward_kernel[(batch * triton.cdiv(width, channels(width, warps=2)),)](
         x,
         gate_x,
         gate_a,
@@ -285,37 +280,6 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last):
         STEPS=STEPS,
         CHANNELS=channels(width, warps=2),
         num_warps=2,
-        maxnreg=_registers(programs, x.device) if constant(width) else None,
+        maxnreg=BACKWARD_REGISTERS if constant(width) and x.is_cuda else None,
     )
     return dx, dgate_x, dgate_a, sum_rows(da_param), dh0
-
-
-def _registers(programs: int, device: torch.device) -> int | None:
-    """Registers a thread of the backward may take."""
-    if device.type == "cpu":
-        return None
-    (held, most), (_, fewer) = BACKWARD_REGISTERS
-    return most if programs <= held * _multiprocessors(device) else fewer
-
-
-@functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def constant(width: int) -> int:
-    """The width a kernel is compiled for; 0 for the variant that takes any."""
-    return width if width % CHANNELS == 0 else 0
-
-
-def channels(width: int, warps: int = 1) -> int:
-    """Channels of so many warps beside one another."""
-    return warps * (CHANNELS if constant(width) else CHANNELS // 2)
-
-
-def as_words(segment_pos, stand_in):
-    """segment_pos as int32 words and how many of them an element has, so that one kernel takes both dtypes, or none."""
-    if segment_pos is None:
-        return stand_in.view(torch.int32), 0
-    flat = segment_pos.as_strided((segment_pos.numel(),), (1,))  # a size of 1 may have any stride
-    return flat.view(torch.int32), segment_pos.element_size() // 4

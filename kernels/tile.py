@@ -180,7 +180,7 @@ def write_run(
 
 
 @triton.jit
-def prepare(h, xs, gates_x, gates_a, bits, rate, slope, STEPS: tl.constexpr):
+def prepare(h, xs, gates_x, gates_a, bits, rate, slope, STEPS: tl.constexpr, PLAIN: tl.constexpr):
     """What each step of a run that starts at state h multiplies its cotangent by; slope = -8 softplus(a_param).
 
     Tuples: decays; of the cotangent g, factors to dx; of dx, to dgate_x; of the flow a g, to da_param and to dgate_a.
@@ -194,16 +194,23 @@ def prepare(h, xs, gates_x, gates_a, bits, rate, slope, STEPS: tl.constexpr):
         i, r, a, m = cell(gates_x[step].to(tl.float32), gates_a[step].to(tl.float32), rate)
         x = xs[step].to(tl.float32)
         gated = i * x
-        reset = ((bits >> step) & 1) != 0
         # the slope of sqrt(1 - a^2) times -2 a^2 is -a^2 / max(m, 1/2000)
         root = tl.rsqrt(tl.maximum(m, MIN_MULTIPLIER.value))
-        dL = tl.where(reset, 0.0, tl.fma(-gated, a * (root * root), h) * r)
+        dL = tl.fma(-gated, a * (root * root), h) * r
+        dgate_a = dL * tl.fma(-slope, r, slope)
+        dx = m * i
+        h = tl.fma(a, h, m * gated)
+        if not PLAIN:
+            reset = ((bits >> step) & 1) != 0
+            dL = tl.where(reset, 0.0, dL)
+            dgate_a = tl.where(reset, 0.0, dgate_a)
+            dx = tl.where(reset, i, dx)
+            h = tl.where(reset, gated, h)
         decays = decays + (a,)
-        to_dx = to_dx + (tl.where(reset, i, m * i),)
+        to_dx = to_dx + (dx,)
         to_dgate_x = to_dgate_x + (tl.fma(-i, x, x),)
         to_da_param = to_da_param + (dL,)
-        to_dgate_a = to_dgate_a + (tl.where(reset, 0.0, dL * tl.fma(-slope, r, slope)),)
-        h = tl.where(reset, gated, tl.fma(a, h, m * gated))
+        to_dgate_a = to_dgate_a + (dgate_a,)
     return decays, to_dx, to_dgate_x, to_da_param, to_dgate_a
 
 
@@ -226,23 +233,32 @@ def flow_back(
     offset,
     stride,
     STEPS: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):
     """Store the gradients of a prepared run, last step first; return the flow a g of its first step and da_param's sum.
 
     `carry` is the flow of the step after the run.
     """
     for back in tl.static_range(STEPS):
-        here = (STEPS - 1 - back) < left
-        mask = inside & here
+        mask = inside
         at = offset + (STEPS - 1 - back) * stride
         g = carry + dys[STEPS - 1 - back].to(tl.float32)
         dx = g * to_dx[STEPS - 1 - back]
-        flow = tl.where(((bits >> (STEPS - 1 - back)) & 1) != 0, 0.0, decays[STEPS - 1 - back] * g)
-        da_param += tl.where(here, flow * to_da_param[STEPS - 1 - back], 0.0)
-        carry = tl.where(here, flow, carry)
+        flow = decays[STEPS - 1 - back] * g
+        if not PLAIN:
+            flow = tl.where(((bits >> (STEPS - 1 - back)) & 1) != 0, 0.0, flow)
+            here = (STEPS - 1 - back) < left
+            mask = inside & here
         store(dx_ptr + at, dx, mask)
         store(dgate_x_ptr + at, dx * to_dgate_x[STEPS - 1 - back], mask)
         store(dgate_a_ptr + at, flow * to_dgate_a[STEPS - 1 - back], mask)
+        if PLAIN:
+            da_param = tl.fma(flow, to_da_param[STEPS - 1 - back], da_param)
+            carry = flow
+        else:
+            # a step that does not exist adds nothing, not even where a_param is NaN
+            da_param = tl.where(here, tl.fma(flow, to_da_param[STEPS - 1 - back], da_param), da_param)
+            carry = tl.where(here, flow, carry)
     return carry, da_param
 
 
@@ -267,11 +283,12 @@ def walk_back(
     rate,
     slope,
     STEPS: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """Store the gradients of `runs` runs, last one first; return the flow a g of their first step and da_param's sum.
 
     `carry` is the flow of the step after them. Pointers are at the first step, `left` counts the steps from there on.
-    The next run is loaded before a run's arithmetic.
+    AHEAD: load the next run before a run's arithmetic, for where few warps hide the wait; it takes their registers.
     """
     t = (runs - 1) * STEPS
     at = t.to(tl.int64) * width
@@ -284,13 +301,18 @@ def walk_back(
     dgate_a_ptr += at
     states_ptr += (runs - 1).to(tl.int64) * width
     left -= t
-    xs, gates_x, gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, d, width, left, inside, STEPS)
-    dys = load(dy_ptr, d, width, left, inside, STEPS)
-    h = tl.load(states_ptr + d, mask=inside, other=0.0)
+    if AHEAD:
+        xs, gates_x, gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, d, width, left, inside, STEPS)
+        dys = load(dy_ptr, d, width, left, inside, STEPS)
+        h = tl.load(states_ptr + d, mask=inside, other=0.0)
     steps = tl.arange(0, STEPS)
     position = positions(segment_pos_ptr, words, t + steps, t + left)
     da_param = tl.zeros(rate.shape, tl.float32)
     for k in range(0, runs):
+        if not AHEAD:
+            xs, gates_x, gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, d, width, left, inside, STEPS)
+            dys = load(dy_ptr, d, width, left, inside, STEPS)
+            h = tl.load(states_ptr + d, mask=inside, other=0.0)
         # the first run is loaded once more at the end, and not used
         step_back = tl.where(k + 1 < runs, STEPS, 0).to(tl.int64) * width
         x_ptr -= step_back
@@ -298,41 +320,73 @@ def walk_back(
         gate_a_ptr -= step_back
         dy_ptr -= step_back
         states_ptr -= tl.where(k + 1 < runs, 1, 0).to(tl.int64) * width
-        next_xs, next_gates_x, next_gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, d, width, STEPS, inside, STEPS)
-        next_h = tl.load(states_ptr + d, mask=inside, other=0.0)
-        next_dys = load(dy_ptr, d, width, STEPS, inside, STEPS)
+        if AHEAD:
+            next_xs, next_gates_x, next_gates_a = load_inputs(
+                x_ptr, gate_x_ptr, gate_a_ptr, d, width, STEPS, inside, STEPS
+            )
+            next_h = tl.load(states_ptr + d, mask=inside, other=0.0)
+            next_dys = load(dy_ptr, d, width, STEPS, inside, STEPS)
         bits = resets(position, STEPS)
         t -= STEPS
         position = positions(segment_pos_ptr, words, t + steps, t + STEPS)
-        decays, to_dx, to_dgate_x, to_da_param, to_dgate_a = prepare(h, xs, gates_x, gates_a, bits, rate, slope, STEPS)
-        carry, da_param = flow_back(
-            carry,
-            da_param,
-            decays,
-            to_dx,
-            to_dgate_x,
-            to_da_param,
-            to_dgate_a,
-            dys,
-            bits,
-            left,
-            inside,
-            dx_ptr,
-            dgate_x_ptr,
-            dgate_a_ptr,
-            d,
-            width,
-            STEPS,
-        )
+        if (bits == 0) & (left >= STEPS):
+            decays, to_dx, to_dgate_x, to_da_param, to_dgate_a = prepare(
+                h, xs, gates_x, gates_a, bits, rate, slope, STEPS, True
+            )
+            carry, da_param = flow_back(
+                carry,
+                da_param,
+                decays,
+                to_dx,
+                to_dgate_x,
+                to_da_param,
+                to_dgate_a,
+                dys,
+                bits,
+                left,
+                inside,
+                dx_ptr,
+                dgate_x_ptr,
+                dgate_a_ptr,
+                d,
+                width,
+                STEPS,
+                True,
+            )
+        else:
+            decays, to_dx, to_dgate_x, to_da_param, to_dgate_a = prepare(
+                h, xs, gates_x, gates_a, bits, rate, slope, STEPS, False
+            )
+            carry, da_param = flow_back(
+                carry,
+                da_param,
+                decays,
+                to_dx,
+                to_dgate_x,
+                to_da_param,
+                to_dgate_a,
+                dys,
+                bits,
+                left,
+                inside,
+                dx_ptr,
+                dgate_x_ptr,
+                dgate_a_ptr,
+                d,
+                width,
+                STEPS,
+                False,
+            )
         dx_ptr -= STEPS * width
         dgate_x_ptr -= STEPS * width
         dgate_a_ptr -= STEPS * width
         left = STEPS
-        xs = next_xs
-        gates_x = next_gates_x
-        gates_a = next_gates_a
-        dys = next_dys
-        h = next_h
+        if AHEAD:
+            xs = next_xs
+            gates_x = next_gates_x
+            gates_a = next_gates_a
+            dys = next_dys
+            h = next_h
     return carry, da_param
 
 

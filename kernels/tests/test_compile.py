@@ -16,6 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernels import chunked, reduce, serial
+from kernels.launch import channels
 
 FLOAT32 = {"a_param_ptr", "h0_ptr", "h_last_ptr", "states_ptr", "dh_last_ptr", "da_param_ptr", "dh0_ptr"}
 FLOAT32 |= {"rows_ptr", "sums_ptr", "first_ptr"}
@@ -23,14 +24,14 @@ MESSAGES = {"ticket_ptr", "messages_ptr"}
 dtype, algorithm = sys.argv[1:]
 if algorithm == "serial":
     tile = {"STEPS": serial.STEPS, "ROWS": serial.ROWS}
-    forward = [tile | {"WIDTH": w, "CHANNELS": serial.channels(w)} for w in (0, 128)]
+    forward = [tile | {"WIDTH": w, "CHANNELS": channels(w)} for w in (0, 128)]
     variants = [(serial._forward_kernel, f | {"SAVE": s}, 4) for f in forward for s in (0, 8)]
-    backward = [tile | {"WIDTH": w, "CHANNELS": serial.channels(w, 2)} for w in (0, 192)]
+    backward = [tile | {"WIDTH": w, "CHANNELS": channels(w, 2)} for w in (0, 192)]
     variants += [(serial._backward_kernel, chosen, 2) for chosen in backward]
     variants += [(reduce._sum_rows_kernel, {"TERMS": reduce.TERMS, "CHANNELS": reduce.CHANNELS}, 4)]
 else:
     tile = {"STEPS": 8, "LENGTH": 64, "GROUP": chunked.GROUP}
-    tiles = [tile | {"WIDTH": w, "CHANNELS": serial.channels(w)} for w in (0, 128)]
+    tiles = [tile | {"WIDTH": w, "CHANNELS": channels(w)} for w in (0, 128)]
     forward = [t | {"STEPS": 16, "ROWS": 4, "SAVE": 8, "PHASE": phase} for t in tiles for phase in (0, 1)]
     variants = [(chunked._forward_kernel, chosen, 4) for chosen in forward]
     variants += [(chunked._backward_kernel, t | {"PHASE": 0}, 1) for t in tiles]
