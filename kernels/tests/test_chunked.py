@@ -8,6 +8,7 @@ import torch
 
 from kernels import chunked
 from kernels.cell import INTERPRETED
+from kernels.launch import CHANNELS
 from kernels.reduce import PARTS, sum_rows
 from kernels.subjects.chunked import subject
 from kernels.subjects.run import Call, run
@@ -65,7 +66,7 @@ def test_every_chunk_size_is_right(chunk_size, dtype):
 
 @pytest.mark.parametrize(
     ("steps", "rows", "width"),
-    [(1, 1, 1), (CHUNK + 1, 2, chunked.CHANNELS + 1), (GROUP, 1, 2), (GROUP + 1, 2, 2), (2 * GROUP + CHUNK + 3, 1, 2)],
+    [(1, 1, 1), (CHUNK + 1, 2, CHANNELS // 2 + 1), (GROUP, 1, 2), (GROUP + 1, 2, 2), (2 * GROUP + CHUNK + 3, 1, 2)],
 )
 def test_three_launches_give_the_bits_of_one(steps, rows, width):
     """The same maps, combined in the same order, whoever waits for them: right where one launch is."""

@@ -16,14 +16,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernels import chunked, reduce, serial
-from kernels.launch import channels
+from kernels.launch import STEPS, channels
 
 FLOAT32 = {"a_param_ptr", "h0_ptr", "h_last_ptr", "states_ptr", "dh_last_ptr", "da_param_ptr", "dh0_ptr"}
 FLOAT32 |= {"rows_ptr", "sums_ptr", "first_ptr"}
 MESSAGES = {"ticket_ptr", "messages_ptr"}
 dtype, algorithm = sys.argv[1:]
 if algorithm == "serial":
-    tile = {"STEPS": serial.STEPS, "ROWS": serial.ROWS}
+    tile = {"STEPS": STEPS, "ROWS": serial.ROWS}
     forward = [tile | {"WIDTH": w, "CHANNELS": channels(w)} for w in (0, 128)]
     variants = [(serial._forward_kernel, f | {"SAVE": s}, 4) for f in forward for s in (0, 8)]
     backward = [tile | {"WIDTH": w, "CHANNELS": channels(w, 2)} for w in (0, 192)]

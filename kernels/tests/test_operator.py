@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import kernels
 from kernels import chunked, serial
 from kernels.cell import INTERPRETED
+from kernels.launch import STEPS
 from kernels.operator import _backward, _forward
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -253,7 +254,7 @@ class _Saved(TorchDispatchMode):
 )
 def test_states_are_saved_only_for_a_backward(grad_mode, requires_grad, saved):
     """Inference must not pay for training; STEPS + 1 steps have 2 saved states a row and channel."""
-    given = arguments(steps=serial.STEPS + 1, requires_grad=requires_grad)
+    given = arguments(steps=STEPS + 1, requires_grad=requires_grad)
     with torch.set_grad_enabled(grad_mode), _Saved() as seen:
         y, h_last = call(given)
     assert seen.numbers == [saved]
