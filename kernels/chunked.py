@@ -19,10 +19,8 @@ RUN = 8 if INTERPRETED.value else 16
 """Steps of a run of the forward, a warp each."""
 CHUNKS = (16, 32, 64)
 DEFAULT = 64
-BACKWARD_LONGEST = 32
-"""Steps of the backward's chunks at most: smaller ones balance better, and keep no runs in registers."""
-GROUP, BACKWARD_GROUP = (4, 4) if INTERPRETED.value else (4, 8)
-"""Chunks of a group, in the forward and in the backward."""
+GROUP = 4
+"""Chunks of a group."""
 REGISTERS = 128
 """A thread may take: sixteen warps are then beside one another on a multiprocessor."""
 WHOLE, MAPS, STATES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
@@ -249,7 +247,6 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool, chunk_si
         chunk_size,
         waiting,
         num_warps=chunk_size // run_steps,
-        GROUP=GROUP,
         STEPS=run_steps,
         ROWS=chunk_size // run_steps,
         SAVE=STEPS if save else 0,
@@ -261,7 +258,6 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last, *, ch
     """(dx, dgate_x, dgate_a, da_param, dh0) of contiguous, aligned, non-empty inputs and the forward's states."""
     batch, steps, width = x.shape
     dx, dgate_x, dgate_a = (torch.empty_like(x) for _ in range(3))
-    chunk_size = backward_chunk(chunk_size)
     da_param = x.new_empty((batch * triton.cdiv(steps, chunk_size), width), dtype=torch.float32)
     dh0 = x.new_empty((batch, width), dtype=torch.float32)
     outputs = (dx, dgate_x, dgate_a, da_param, dh0)
@@ -273,19 +269,13 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last, *, ch
         chunk_size,
         waiting,
         num_warps=1,
-        GROUP=BACKWARD_GROUP,
         STEPS=STEPS,
         LENGTH=chunk_size,
     )
     return dx, dgate_x, dgate_a, sum_rows(da_param), dh0
 
 
-def backward_chunk(chunk_size: int) -> int:
-    """Steps of the backward's chunks."""
-    return min(chunk_size, BACKWARD_LONGEST)
-
-
-def _launch(kernel, arguments, first, shape, chunk_size, waiting, *, GROUP, **constants):
+def _launch(kernel, arguments, first, shape, chunk_size, waiting, **constants):
     """One launch in which programs wait for one another, or three in which none does."""
     batch, steps, width = shape
     chains, chunks = batch * triton.cdiv(width, channels(width)), triton.cdiv(steps, chunk_size)

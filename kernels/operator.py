@@ -13,9 +13,9 @@ SERIAL_FORWARD, SERIAL_BACKWARD = 2, 4
 """Chains a multiprocessor (kernels/launch.py) from which "auto" is serial, measured on an H200, bfloat16, % of a copy:
 
 (B, T, D)        chains    forward, serial / chunked    backward, serial / chunked
-1,8192,2560       0.3              16 / 53                       7 / 54
+1,8192,2560       0.3              20 / 55                       7 / 52
 8,8192,2560       2.4              69 / 67                      50 / 64
-32,2048,2560      9.7              83 / 65                      81 / 62
+32,2048,2560      9.7              82 / 65                      80 / 63
 """
 ALIGNMENT = 16
 """Bytes: Triton compiles a kernel anew for pointers that are less aligned."""

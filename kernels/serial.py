@@ -20,7 +20,7 @@ from kernels.tile import apply, last_row, load_inputs, positions, resets, run, s
 
 ROWS = 2 if INTERPRETED.value else 4
 """Runs of `STEPS` of a forward tile, a warp each."""
-FEW = 4
+FEW = 1
 """Chains a multiprocessor below which a forward program takes half the channels: twice the warps hide more waiting."""
 BACKWARD_REGISTERS = 168
 """A thread of the backward may take: six programs of two warps are then beside one another on a multiprocessor."""

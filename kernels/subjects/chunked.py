@@ -7,8 +7,8 @@ import triton
 
 import kernels
 from kernels.cell import INTERPRETED
-from kernels.chunked import DEFAULT, GROUP, STEPS, backward_chunk
-from kernels.launch import CHANNELS
+from kernels.chunked import DEFAULT, GROUP
+from kernels.launch import CHANNELS, STEPS
 from kernels.reduce import additions
 from kernels.subjects.serial import CALIBRATED
 from kernels.subjects.subject import Subject
@@ -20,8 +20,7 @@ def subject(algorithm: str, chunk_size: int, name: str) -> Subject:
     """The subject of `algorithm` with chunks of `chunk_size` steps."""
 
     def da_param_additions(batch, steps):  # in a chunk, over chunks and rows
-        chunk = backward_chunk(chunk_size)
-        return chunk + additions(batch * triton.cdiv(steps, chunk))
+        return chunk_size + additions(batch * triton.cdiv(steps, chunk_size))
 
     return Subject(
         functools.partial(kernels.rglru, algorithm=algorithm, chunk_size=chunk_size),
