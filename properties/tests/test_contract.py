@@ -361,7 +361,7 @@ def test_elements_that_may_overflow_count_as_unjudged():
 
 
 def test_a_da_param_without_a_bound_counts_as_unjudged():
-    """A sum over more tokens than any order of additions bounds: left out of the count, it would be left out in silence."""
+    """A sum over so many tokens in any order: left out of the count, it would be left out in silence."""
     trial = Trial(RIGHT)
     case = Recipe(steps=MOST_ANY_ORDER_TERMS + 1).build()
     trial.judge(case, Result(da_param=np.zeros(1)))
