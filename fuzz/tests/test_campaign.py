@@ -15,6 +15,7 @@ import fuzz.__main__ as command
 from fuzz.campaign import Campaign, Find, State, kind_of, resume
 from fuzz.kept import ROOT, Kept, KeptError, read
 from oracle.tests.cases import ordinary
+from properties.command_line import WrongUsage
 from properties.strategies import Recipe
 
 CLAUSE_1 = "test_y_and_h_last_lie_within_their_bounds"
@@ -229,7 +230,7 @@ def test_a_folder_of_another_campaign_is_refused(tmp_path, change):
     given = {"subject": "s", "device": "cpu", "grade": "accurate"}
     State(**given, seed=7).write(tmp_path)
     assert resume(tmp_path, **given, seed=None).seed == 7
-    with pytest.raises(ValueError, match="holds a campaign with"):
+    with pytest.raises(WrongUsage, match="^--into: .* holds a campaign with"):
         resume(tmp_path, **{**given, "seed": None} | change)
 
 
