@@ -235,7 +235,8 @@ def _show(console: Console, rows: list[Row]):
     for row in rows:
         if row.not_run is None:
             table.add_row(row.name, *(row.cell(clause) for clause in clauses))
-    console.print(table)
+    if clauses:
+        console.print(table)
     for row in rows:
         if row.not_run is not None:
             say(f"[bold]{row.name}[/bold] not run: {row.not_run}")

@@ -230,7 +230,7 @@ def test_a_folder_of_another_campaign_is_refused(tmp_path, change):
     given = {"subject": "s", "device": "cpu", "grade": "accurate"}
     State(**given, seed=7).write(tmp_path)
     assert resume(tmp_path, **given, seed=None).seed == 7
-    with pytest.raises(WrongUsage, match="^--into: .* holds a campaign with"):
+    with pytest.raises(WrongUsage, match=r"^--into: .* holds a campaign with"):
         resume(tmp_path, **{**given, "seed": None} | change)
 
 
