@@ -8,14 +8,13 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from properties import device
+from properties import command_line, device
+from properties.command_line import GRADES, NOTHING_JUDGED, WrongUsage
 from properties.profiles import PROFILES
 
-GRADES = ("accurate", "canonical")
 DEVICE = pytest.StashKey[str]()
 SEED = pytest.StashKey[int]()
 SUBJECTS = pytest.StashKey[dict]()
-NOTHING_JUDGED = 3
 
 for name, examples in PROFILES.items():
     settings.register_profile(
@@ -59,7 +58,7 @@ def pytest_configure(config):
         _wanted_clauses(config)
         if config.getoption("examples") is not None and config.getoption("examples") < 1:
             raise ValueError(f"--examples must be at least 1; got {config.getoption('examples')}")
-    except (ValueError, RuntimeError) as error:
+    except (WrongUsage, ValueError, RuntimeError) as error:
         raise pytest.UsageError(str(error)) from error
     examples = config.getoption("examples")
     if examples is None:
@@ -76,12 +75,9 @@ def pytest_configure(config):
 
 
 def _load_subjects(config) -> dict:
-    from kernels.subjects import PRODUCTION, SubjectError, load
+    from kernels.subjects import PRODUCTION
 
-    try:
-        return {name: load(name) for name in config.getoption("subject") or PRODUCTION}
-    except SubjectError as error:
-        raise ValueError(str(error)) from error
+    return {name: command_line.subject(name) for name in config.getoption("subject") or PRODUCTION}
 
 
 def _seed(config) -> int:
@@ -95,12 +91,12 @@ def _seed(config) -> int:
     return int(given) if given else random.SystemRandom().randrange(2**32)
 
 
-def _wanted_clauses(config) -> set[int] | None:
+def _wanted_clauses(config) -> list[int] | None:
     given = config.getoption("clauses")
     try:
-        return {int(number) for number in given.split(",")} if given else None
-    except ValueError:
-        raise ValueError(f"--clauses takes numbers, as in 1,2,13; got {given!r}") from None
+        return None if given is None else command_line.clauses(given)
+    except WrongUsage as error:
+        raise WrongUsage(f"--clauses {error}") from None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -197,14 +193,18 @@ class Tally:
             self.outcomes["held" if report.passed else "failed"] += 1
 
     def pytest_sessionfinish(self, session, exitstatus):
-        judged = self.outcomes.total() - self.outcomes["not promised"]
-        asked = self.config.getoption("subject") or self.config.getoption("clauses") or self.outcomes
-        if asked and not judged and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        if self._judged_nothing(exitstatus):
             session.exitstatus = NOTHING_JUDGED
         if self.config.getoption("require_device") and self.skipped_on_device and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def pytest_terminal_summary(self, terminalreporter):
+    def _judged_nothing(self, exitstatus) -> bool:
+        """Whether a run that was to judge ended without a failure and without a verdict."""
+        asked = self.config.getoption("subject") or self.config.getoption("clauses") or self.outcomes
+        ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, NOTHING_JUDGED)
+        return bool(asked) and ended and self.outcomes.total() == self.outcomes["not promised"]
+
+    def pytest_terminal_summary(self, terminalreporter, exitstatus):
         from fuzz.kept import FOUND, abandoned
         from fuzz.recorder import command
 
@@ -220,3 +220,9 @@ class Tally:
             )
             reasons = ", ".join(sorted(self.not_promised))
             terminalreporter.write_line(f"clauses: {counts}" + (f" ({reasons})" if reasons else ""))
+        if self._judged_nothing(exitstatus):
+            terminalreporter.write_line("nothing was judged: that is no success")
+        if terminalreporter.no_header or not terminalreporter.showheader:
+            for subject in self.config.stash[SUBJECTS].values():
+                if subject.title != subject.name:  # what it was made of is part of what is said of it
+                    terminalreporter.write_line(subject.title)

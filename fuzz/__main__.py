@@ -7,23 +7,27 @@ from pathlib import Path
 
 from fuzz import run, score
 from fuzz.kept import CASES, KeptError, read
-from properties import device
+from properties import command_line, device
+from properties.command_line import FAILED, GRADES, HELD, NOTHING_JUDGED
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0 the clause holds (or the file was kept), 1 it fails, 3 not promised, 4 nothing could be run."""
-    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    """Exit code: 0 the clause holds (or the file was kept), 1 it fails, 2 the options are wrong, 3 nothing was judged
+    or it is not promised, 4 it cannot be run."""
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__, epilog=main.__doc__)
     commands = parser.add_subparsers(required=True)
     replay = commands.add_parser("replay", help="run the clause of a kept case once more")
     replay.add_argument("file", type=Path)
     replay.add_argument("--subject", help="default: the subject it was found on")
-    replay.add_argument("--grade", choices=("accurate", "canonical"), help="default: the grade it was found in")
+    replay.add_argument("--grade", choices=GRADES, help="default: the one it was found in, whatever the subject")
     replay.add_argument("--device", choices=("cpu", "cuda"), help="default: the device it was found on, if it is there")
     replay.set_defaults(run=_replay)
     smaller = commands.add_parser("minimize", help="put the smallest case that still fails in the place of a kept one")
     smaller.add_argument("file", type=Path)
     smaller.add_argument("--subject", help="default: the subject it was found on")
-    smaller.add_argument("--seconds", type=float, default=20.0, help="how long to look for one; default: 20")
+    smaller.add_argument(
+        "--seconds", type=command_line.duration, default=20.0, help="how long to look for one; default: 20"
+    )
     smaller.set_defaults(run=_minimize)
     keep = commands.add_parser("keep", help="move a found case to the committed corpus")
     keep.add_argument("file", type=Path)
@@ -35,11 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     score.add_options(mutants)
     mutants.set_defaults(run=score.main)
     options = parser.parse_args(arguments)
-    try:
-        return options.run(options)
-    except (KeptError, ValueError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 4
+    return command_line.ended(lambda: options.run(options))
 
 
 def _replay(options) -> int:
@@ -48,11 +48,12 @@ def _replay(options) -> int:
     from fuzz.replay import replay
     from kernels.subjects import load
 
+    subject = command_line.subject(options.subject) if options.subject else load(kept.subject)
     outcome = replay(kept, subject=options.subject, grade=options.grade, device=chosen)
     print(f"clause {kept.clause}, {kept.test}")
-    print(f"subject {load(options.subject or kept.subject).title}, {options.grade or kept.grade} grade, {chosen}")
+    print(f"subject {subject.title}, {options.grade or kept.grade} grade, {chosen}")
     print(outcome.text)
-    return 3 if not outcome.promised else 0 if outcome.holds else 1
+    return NOTHING_JUDGED if not (outcome.promised and outcome.judged) else HELD if outcome.holds else FAILED
 
 
 def _minimize(options) -> int:
@@ -63,10 +64,10 @@ def _minimize(options) -> int:
     from fuzz.replay import replay
     from kernels.subjects import load
 
+    subject = command_line.subject(options.subject) if options.subject else load(kept.subject)
     outcome = replay(kept, subject=options.subject, device=chosen)
-    if outcome.holds:
+    if outcome.holds or not outcome.judged:
         raise KeptError(f"{options.file} does not fail: {outcome.text}")
-    subject = load(options.subject or kept.subject)
     now = replace(kept, subject=subject.name, device=chosen, verdict=outcome.text)
     path, smallest = minimize_file(options.file, now, subject, seconds=options.seconds)
     rows, steps, width = smallest.case.shape

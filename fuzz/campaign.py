@@ -22,6 +22,7 @@ from pathlib import Path
 
 from fuzz.kept import ROOT, KeptError, abandoned, read
 from kernels.subjects.run import TIME_LIMIT
+from properties.command_line import WrongUsage
 
 HANG = TIME_LIMIT + 60.0
 """Seconds without a word, a call's and a reducer's time limits included, after which a worker is ended."""
@@ -198,16 +199,16 @@ class Campaign:
         running = self.folder / f"running-{process}.json"
         with contextlib.suppress(KeptError):
             kept = replace(read(running), verdict=f"the process ended with {how}")
-            kept.write(self.folder / kept.file_name)
+            kept.write(self.folder / kept.found_name)
             running.unlink()
-            self.note(Find(kept.clause, kept.test, f"died of {how}", kept.file_name, kept.verdict))
+            self.note(Find(kept.clause, kept.test, f"died of {how}", kept.found_name, kept.verdict))
 
     def sweep(self) -> None:
         """Name what an interrupted worker left as failing, forget what was merely running, and list every case."""
         for path in self.folder.glob("failing-*.json"):
             if abandoned(path):
                 with contextlib.suppress(KeptError):
-                    path.replace(self.folder / read(path).file_name)
+                    path.replace(self.folder / read(path).found_name)
         for path in self.folder.glob("running-*.json"):
             if abandoned(path):
                 path.unlink(missing_ok=True)
@@ -287,7 +288,7 @@ def resume(folder: Path, *, subject: str, device: str, grade: str, seed: int | N
 
     Raises
     ------
-    ValueError
+    WrongUsage
         Where the folder holds a campaign on another subject, device or grade, or from another seed.
     """
     state = State.read(folder)
@@ -296,5 +297,7 @@ def resume(folder: Path, *, subject: str, device: str, grade: str, seed: int | N
     given = {"subject": subject, "device": device, "grade": grade, "seed": state.seed if seed is None else seed}
     for name, value in given.items():
         if getattr(state, name) != value:
-            raise ValueError(f"{folder} holds a campaign with {name} {getattr(state, name)}, not {value}: give another")
+            raise WrongUsage(
+                f"--into: {folder} holds a campaign with {name} {getattr(state, name)}, not {value}: give another"
+            )
     return state

@@ -21,13 +21,15 @@ ROOT = Path(__file__).parent.parent
 FOUND = Path(__file__).parent / "found"
 CASES = Path(__file__).parent / "cases"
 LINE = 120
+LONGEST_SLUG = 60
+"""Characters of a test's or a subject's name in a file's name."""
 MOST_NUMBERS = 2000
 """A case with more numbers than this is kept as its recipe with a checksum, a smaller one in full."""
 MOST_WRITTEN_OUT = 4
 """An array of more numbers than this, all of them equal, is kept as one."""
 
 
-class KeptError(Exception):
+class KeptError(RuntimeError):
     """A file that is no kept case, or one that no longer means what it meant; the text says what to do."""
 
 
@@ -51,10 +53,18 @@ class Kept:
 
     @property
     def file_name(self) -> str:
-        """<slug of the test>-<hash of clause, case and params>.json: the same case has the same name."""
-        slug = re.sub(r"\W+", "-", self.test.removeprefix("test_").replace("_", "-"))[:60].strip("-")
-        content = json.dumps([self.test, _encode_case(self.case), _plain(self.params)], sort_keys=True)
-        return f"{slug}-{hashlib.sha256(content.encode()).hexdigest()[:8]}.json"
+        """<test>-<hash of test, case and params>.json, in the corpus: the same case has the same name."""
+        return f"{_slug(self.test.removeprefix('test_'))}-{_hash(self._content())}.json"
+
+    @property
+    def found_name(self) -> str:
+        """<test>-on-<subject>-<hash>.json, among finds: each subject, grade and device has its own of the same case."""
+        names = _slug(self.test.removeprefix("test_")), _slug(self.subject.rpartition("/")[2])
+        where = [self.subject, self.grade, self.device]
+        return f"{'-on-'.join(names)}-{_hash([*where, *self._content()])}.json"
+
+    def _content(self) -> list:
+        return [self.test, _encode_case(self.case), _plain(self.params)]
 
     def write(self, path: Path) -> Path:
         """Write to `path` in one step: a reader, or a crash, sees the whole file or none."""
@@ -200,6 +210,14 @@ def _in_short(values):
     flat = np.ravel(values).tolist() if isinstance(values, list) else []
     equal = len(flat) > MOST_WRITTEN_OUT and isinstance(flat[0], str) and len(set(flat)) == 1
     return {"every": flat[0]} if equal else values
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[\W_]+", "-", text)[:LONGEST_SLUG].strip("-")
+
+
+def _hash(content: list) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _hexadecimal(value: float) -> str:

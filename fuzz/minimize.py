@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fuzz.kept import Kept, checksum
+from fuzz.kept import CASES, Kept, checksum
 from fuzz.reductions import Example, Reduction, absent, fewer, one_fewer, simpler_params, simpler_values
 from kernels.subjects import Subject, eager
 from kernels.subjects.run import NoAnswer
@@ -164,14 +164,17 @@ def minimized(kept: Kept, subject: Subject, **options) -> Kept | None:
 
 
 def minimize_file(path: Path, kept: Kept, subject: Subject, **options) -> tuple[Path, Kept]:
-    """Put the minimized case in the place of the one at `path`, under the name of its content, once it is complete.
+    """Put the minimized case in the place of the one at `path`, under a name of its own, once it is complete.
+
+    The name is that of a find, or of the corpus where it lies in it.
 
     Returns the path and the case that are there now: those that were given, where nothing simpler fails.
     """
     smaller = minimized(kept, subject, **options)
     if smaller is None:
         return path, kept
-    target = smaller.write(path.with_name(smaller.file_name))
+    in_corpus = path.resolve().is_relative_to(CASES)
+    target = smaller.write(path.with_name(smaller.file_name if in_corpus else smaller.found_name))
     if not path.samefile(target):
         path.unlink()
     return target, smaller

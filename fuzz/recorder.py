@@ -23,7 +23,7 @@ class Recorder:
     """One test's recorder, in a process of its own name: workers never write the same file.
 
     The example at hand is in `running-<process>.json` while it runs; a failing one is renamed to `failing-...` at once,
-    replaced by each smaller one that fails too, and in the end gets the name of its content.
+    replaced by each smaller one that fails too, and in the end gets the name of its content and its subject.
     """
 
     def __init__(self, folder: Path = FOUND):
@@ -63,7 +63,7 @@ class Recorder:
         """Give the last failing case its lasting name; the command that replays it."""
         if self.last is None:
             return None
-        self.kept = self.folder / self.last.file_name
+        self.kept = self.folder / self.last.found_name
         os.replace(self.failing, self.kept)
         return command(self.kept)
 

@@ -11,11 +11,12 @@ from properties.trial import Trial
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a replay: the clause holds or fails, and whether the subject promises it."""
+    """What came of a replay: the clause holds or fails, whether the subject promises it, and anything was judged."""
 
     holds: bool
     text: str
     promised: bool = True
+    judged: bool = True
 
 
 def replay(kept: Kept, *, subject: str | None = None, grade: str | None = None, device: str = "cpu") -> Outcome:
@@ -40,11 +41,15 @@ def replay(kept: Kept, *, subject: str | None = None, grade: str | None = None, 
     unpromised = clause.missing_promise(trial) or trial.unpromised(kept.case)
     if unpromised and not (kept.verdict and trial.subject.name == kept.subject):
         return Outcome(True, unpromised, promised=False)
-    holds = True
+    holds = judged = True
     try:
         clause.check(trial, kept.case, **kept.params)
         worst = max(trial.ratios.values(), default=0.0)
         text = f"holds, worst ratio {worst:.3g}" if trial.ratios else "holds, bit for bit"
+        if trial.elements and trial.unjudged == trial.elements:
+            holds = judged = False
+            text = f"nothing judged: none of {trial.elements} elements has a bound, or float32 may overflow there"
     except (AssertionError, NoAnswer) as error:
         holds, text = False, str(error)
-    return Outcome(holds, f"{unpromised}; asked anyway: {text}" if unpromised else text, promised=not unpromised)
+    text = f"{unpromised}; asked anyway: {text}" if unpromised else text
+    return Outcome(holds, text, promised=not unpromised, judged=judged)

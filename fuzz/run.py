@@ -12,48 +12,52 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fuzz.kept import FOUND
-from properties import device
+from properties import command_line, device
+from properties.command_line import FAILED, GRADES, HELD, NOTHING_JUDGED
 
 TICK = 0.2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--minutes", type=float, required=True, help="how long")
+    parser.add_argument("--minutes", type=command_line.duration, required=True, help="how long")
     parser.add_argument("--subject", help="what is tried; default: the first production kernel")
-    parser.add_argument("--grade", choices=("accurate", "canonical"), help="default: the subject's own")
+    parser.add_argument("--grade", choices=GRADES, help="default: the subject's own")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
-    parser.add_argument("--workers", type=int, help="processes; default: as many as keep cores and GPUs busy")
-    parser.add_argument("--clauses", help="only these clauses, as in 1,2,13; default: all")
+    parser.add_argument(
+        "--workers", type=command_line.count, help="processes; default: as many as keep cores and GPUs busy"
+    )
+    parser.add_argument("--clauses", type=command_line.clauses, help="only these, as in 1,2,13; default: all")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="for state and finds; default: in fuzz/found/")
     parser.add_argument("--seed", type=int, help="the seed of a new campaign; default: drawn")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Exit code: 0 nothing was found, 1 something was, 3 the subject promises none of the clauses.
+    """Exit code: 0 nothing was found, 1 something was, 3 nothing was tried.
 
     Raises
     ------
+    WrongUsage
+        For a subject that nobody knows, or a folder of another campaign.
     ValueError, RuntimeError
-        For a subject that cannot be loaded, or a folder of another campaign.
+        For a device or a package that is not there.
     """
-    if options.minutes <= 0 or (options.workers is not None and options.workers < 1):
-        raise ValueError("--minutes and --workers must be positive")
     chosen = device.choose(options.device)
     from fuzz.campaign import Campaign, resume
-    from kernels.subjects import PRODUCTION, load
+    from kernels.subjects import PRODUCTION
     from properties.mutants.kill import clauses
 
-    subject = load(options.subject or PRODUCTION[0])
+    subject = command_line.subject(options.subject or PRODUCTION[0])
     grade = options.grade or subject.grade
     folder = options.into or FOUND / f"campaign-{re.sub(r'[^A-Za-z0-9]+', '-', subject.name).strip('-')}-{chosen}"
     state = resume(folder, subject=subject.name, device=chosen, grade=grade, seed=options.seed)
-    wanted = {int(number) for number in options.clauses.split(",")} if options.clauses else None
-    tests = [(c.number, c.name) for c in clauses(subject, chosen, grade) if wanted is None or c.number in wanted]
-    if not tests:
-        return 3
-    campaign = Campaign(state, folder, tests, options.workers or device.workers(chosen))
+    wanted = options.clauses or command_line.CLAUSES
+    tests = [(c.number, c.name) for c in clauses(subject, chosen, grade) if c.number in wanted]
     console = Console()
+    if not tests:
+        console.print(f"nothing to try: {subject.name} promises nothing of clauses {', '.join(map(str, wanted))}")
+        return NOTHING_JUDGED
+    campaign = Campaign(state, folder, tests, options.workers or device.workers(chosen))
     console.print(
         f"{subject.title} on {chosen}, {grade} grade: {len(tests)} tests, {campaign.workers} workers, seed {state.seed}"
         + (f", going on after {state.tried} examples" if state.tried else ""),
@@ -67,7 +71,12 @@ def main(options: argparse.Namespace) -> int:
         campaign.end(patience=0)
         console.print("interrupted; the same command goes on")
     _show(console, campaign, tests)
-    return 1 if state.finds else 0
+    if state.finds:
+        return FAILED
+    if state.tried == campaign.tried_before:
+        console.print("nothing was tried: give more --minutes, which workers need to start, too")
+        return NOTHING_JUDGED
+    return HELD
 
 
 def _watch(console: Console, campaign, seconds: float) -> None:

@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from properties import device
+from properties import command_line, device
+from properties.command_line import CANNOT_RUN, FAILED, HELD, NOTHING_JUDGED, WrongUsage
 from properties.profiles import PROFILES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,28 +62,33 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", choices=(*KINDS, "both"), default="both", help="plain functions, patched kernels")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
     parser.add_argument("--profile", choices=tuple(PROFILES), default="default", help="how many examples a test gets")
-    parser.add_argument("--seeds", type=int, help="runs of each mutant; default: 5, and 1 on the CPU")
+    parser.add_argument("--seeds", type=command_line.count, help="runs of each mutant; default: 5, and 1 on the CPU")
     parser.add_argument("--first", action="store_true", help="stop at the first clause that convicts, as on the CPU")
     parser.add_argument("--minimize", action="store_true", help="also minimize the first failing case")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this mutant; repeatable")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes; default: cores")
+    parser.add_argument(
+        "--workers", type=command_line.count, default=len(os.sched_getaffinity(0)), help="processes; default: cores"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Exit code: 0 every mutant that can be seen here is killed by every seed; 1 one survives; 4 one cannot be tried.
+    """Exit code: 0 every mutant that can be seen here is killed by every seed; 1 one survives; 3 none can be seen here;
+    4 one cannot be tried.
 
     Raises
     ------
+    WrongUsage
+        For a mutant that nobody knows.
     ValueError
-        For a device that is not there or a mutant that nobody knows.
+        For a device that is not there.
     """
     chosen = device.choose(options.device)
     seeds = options.seeds or (1 if chosen == "cpu" else 5)
     rows = [row for row in catalogue(options.kind, seeds) if not options.only or row.name in options.only]
     unknown = set(options.only) - {row.name for row in rows}
     if unknown:
-        raise ValueError(f"no mutant is called {', '.join(sorted(unknown))}")
+        raise WrongUsage(f"--only: no mutant is called {', '.join(sorted(unknown))}")
     here = [row for row in rows if row.shows == "everywhere" or (row.shows == "gpu" and chosen != "cpu")]
     settings = {
         "device": chosen,
@@ -101,7 +107,10 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         lines = ",\n".join(json.dumps(asdict(row)) for row in rows)
         options.json.write_text(f'{{"settings": {json.dumps(settings | {"seeds": seeds})},\n"rows": [\n{lines}\n]}}\n')
-    return 4 if any(row.error for row in here) else 0 if all(row.killed == seeds for row in here) else 1
+    if not here:
+        console.print(f"nothing was tried: what was asked for cannot be seen on {chosen}", highlight=False)
+        return NOTHING_JUDGED
+    return CANNOT_RUN if any(row.error for row in here) else HELD if all(r.killed == seeds for r in here) else FAILED
 
 
 def catalogue(kind: str, seeds: int) -> list[Row]:

@@ -118,8 +118,13 @@ def _check(x, gate_x, gate_a, a_param, segment_pos, h0):
             raise ValueError(f"{name} must be on the device of x, {x.device}; got {value.device}")
     if x.device.type not in (("cpu", "cuda") if INTERPRETED else ("cuda",)):
         raise RuntimeError(
-            f"x is on {x.device}, but the kernels need a CUDA device; to run on the CPU through Triton's interpreter "
-            "(slow, for tests), set TRITON_INTERPRET=1 before Triton is imported"
+            f"x is on {x.device}, but the kernels need a CUDA device"
+            + (
+                ", or the CPU, as TRITON_INTERPRET=1 is set"
+                if INTERPRETED
+                else "; to run on the CPU through Triton's interpreter (slow, for tests), set TRITON_INTERPRET=1 "
+                "before Triton is imported"
+            )
         )
 
 

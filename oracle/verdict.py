@@ -29,7 +29,8 @@ class OutputVerdict:
 
     `ratio` is the worst distance from the reference to the nearest real that rounds to the output, over the bound:
     above 1 fails; infinite where the bound is 0 and the output differs, or finiteness is wrong. `unjudged` elements may
-    overflow in float32; `non_finite` ones must be, and are counted when they are.
+    overflow in float32, or have no bound worth the name, which `no_bound` then says of all of them; `non_finite` ones
+    must be, and are counted when they are.
     """
 
     name: str
@@ -40,24 +41,42 @@ class OutputVerdict:
     ratio: float
     worst: str | None = None
     first_diverging_step: int | None = None
+    no_bound: str | None = None
+
+    @property
+    def deviates(self) -> bool:
+        return self.failed > 0
 
     @property
     def holds(self) -> bool:
-        return self.failed == 0
+        """Whether all that was judged is right, and something was, or there is no element to judge (an empty size)."""
+        return not self.deviates and (self.unjudged < self.elements or self.elements == 0)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one result; `str()` of it is the text a person reads."""
+    """The verdict on one result; `str()` of it is the text a person reads.
+
+    It is no verdict of two values: a result of which no element could be judged neither holds nor deviates.
+    """
 
     outputs: tuple[OutputVerdict, ...]
     grade: str
     profile: str
-    notes: tuple[str, ...] = ()
+
+    @property
+    def deviates(self) -> bool:
+        return any(output.deviates for output in self.outputs)
 
     @property
     def holds(self) -> bool:
-        return all(output.holds for output in self.outputs)
+        """Whether all that was judged is right, and something was, or there is no element to judge (empty sizes)."""
+        return not self.deviates and (self.unjudged < self.elements or self.elements == 0)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Outputs that have no bound, and why."""
+        return tuple(f"{output.name}: not judged, {output.no_bound}" for output in self.outputs if output.no_bound)
 
     @property
     def ratio(self) -> float:
@@ -75,9 +94,12 @@ class Verdict:
     def __str__(self) -> str:
         lines = []
         for output in self.outputs:
-            head = f"{output.name}: " + ("holds" if output.holds else "DEVIATES")
+            if output.no_bound:
+                continue
+            state = "DEVIATES" if output.deviates else "holds" if output.holds else "NOT JUDGED"
+            head = f"{output.name}: {state}"
             lines.append(f"{head}, worst ratio {output.ratio:.3g} of the {self.grade} bound ({self.profile} profile)")
-            if not output.holds:
+            if output.deviates:
                 lines.append(f"  {output.failed} of {output.elements} elements fail; worst: {output.worst}")
                 if output.first_diverging_step is not None:
                     lines.append(f"  first diverging step: t = {output.first_diverging_step}")
@@ -117,26 +139,30 @@ def judge(
     TypeError
         Where an output is of another library or device than the case.
     ValueError
-        Where an output has the wrong shape, or a gradient came although the case has no cotangent.
+        Where there is no output, one has the wrong shape, or a gradient came although the case has no cotangent.
     """
     batch, steps, width = case.shape
-    outputs, notes = {}, []
+    outputs, unbounded = {}, {}
     for name, output in result.items():
         if name in GRADIENTS and not case.has_cotangents:
             raise ValueError(f"{name} cannot be judged: the case has neither dy nor dh_last")
-        if name == "da_param" and profile.da_param_additions is None and batch * steps > MOST_ANY_ORDER_TERMS:
-            notes.append(f"da_param: not judged, {batch * steps} terms in any order leave no bound worth the name")
-            continue
         outputs[name] = beside(name, output, case.x)
         shape = [case.shape["BTD".index(letter)] for letter in OUTPUT_AXES[name]]
         if list(outputs[name].shape) != shape:
             raise ValueError(f"{name} must have shape {shape}; got {list(outputs[name].shape)}")
+        if name == "da_param" and profile.da_param_additions is None and batch * steps > MOST_ANY_ORDER_TERMS:
+            del outputs[name]
+            why = f"{batch * steps} terms in any order leave no bound worth the name"
+            unbounded[name] = OutputVerdict(name, width, 0, width, 0, 0.0, no_bound=why)
+    if not outputs and not unbounded:
+        raise ValueError("result must hold an output, or there is nothing to judge; got none")
     slices = 1 if reference is not None else max(1, min(width, math.ceil(batch * steps * width / at_once)))
     edges = [width * n // slices for n in range(slices + 1)]
     parts = [
         _judge_channels(case, outputs, slice(*ends), profile, grade, reference) for ends in itertools.pairwise(edges)
     ]
-    return Verdict(tuple(_joined(same) for same in zip(*parts, strict=True)), grade, profile.name, tuple(notes))
+    joined = tuple(_joined(same) for same in zip(*parts, strict=True))
+    return Verdict((*joined, *unbounded.values()), grade, profile.name)
 
 
 Found = tuple[OutputVerdict, tuple[int, ...]]

@@ -20,7 +20,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from properties import device
+from properties import command_line, device
+from properties.command_line import CANNOT_RUN, FAILED, HELD, NOTHING_JUDGED, WrongUsage
+from properties.profiles import PROFILES
 
 HOLDS, CANONICAL, DEVIATES = "●", "◐", "○"
 UNJUDGED = {"not supported": "·", "NOT COMPARABLE": "–"}
@@ -60,6 +62,11 @@ class Row:
     accurate: list[Finding] = field(default_factory=list)
     canonical: list[Finding] = field(default_factory=list)
 
+    @property
+    def judged(self) -> bool:
+        """Whether anything was."""
+        return any(finding.outcome not in UNJUDGED for finding in self.accurate)
+
     def cell(self, clause: int) -> str:
         """The mark of one clause over all its tests."""
         accurate = [finding for finding in self.accurate if finding.clause == clause]
@@ -81,32 +88,51 @@ class Row:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0; 1 where a subject fails, in its own grade, a clause that its ledger does not list; 4 where one that
-    --require names is not there or a run broke off."""
-    parser = argparse.ArgumentParser(prog="python -m properties.conformance", description=main.__doc__)
-    parser.add_argument("--subject", action="append", default=[], help="only these; default: every built-in subject")
+    """Exit code: 0; 1 where a subject fails, in its own grade, a clause that its ledger does not list; 2 where the
+    options are wrong; 3 where nothing was judged; 4 where a subject that was named is not here or a run broke off."""
+    parser = argparse.ArgumentParser(
+        prog="python -m properties.conformance",
+        description="Draw the conformance matrix: which subjects hold which clauses, in which grade.",
+        epilog=main.__doc__,
+    )
+    parser.add_argument(
+        "--subject",
+        action="append",
+        default=[],
+        metavar="S",
+        help="only these, as pytest's --subject takes them; default: every built-in one that is here",
+    )
     parser.add_argument("--require", action="append", default=[], metavar="NAME", help="fail where NAME cannot be run")
-    parser.add_argument("--profile", default="default", help="how many examples a clause gets")
-    parser.add_argument("--device", choices=("cpu", "cuda"))
-    parser.add_argument("--clauses", help="only these clauses, as in 1,2,13")
+    parser.add_argument(
+        "--profile", choices=tuple(PROFILES), default="default", help="how many examples a test gets; default: default"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    parser.add_argument("--clauses", type=command_line.clauses, help="only these, as in 1,2,13; default: all")
     options = parser.parse_args(arguments)
+    return command_line.ended(lambda: _judge(options))
+
+
+def _judge(options: argparse.Namespace) -> int:
     chosen = device.choose(options.device)
-    from kernels.subjects import BUILT_IN, Subject, SubjectError, load
+    from kernels.subjects import BUILT_IN, Subject, Unavailable
 
     console = Console()
     rows, broken, unexpected = [], False, False
     subjects: list[tuple[str, Subject | None]] = []
-    for name in options.subject or BUILT_IN:
+    required = {*options.subject, *options.require}
+    for name in dict.fromkeys([*(options.subject or BUILT_IN), *options.require]):
         row = Row(name)
         rows.append(row)
         try:
-            loaded = load(name)
+            loaded = command_line.subject(name)
             subjects.append((name, loaded))
             row.title = loaded.title
-        except SubjectError as error:
+        except (Unavailable, WrongUsage) as error:
+            if isinstance(error, WrongUsage) and name in required:
+                raise
             row.not_run = str(error)
             subjects.append((name, None))
-            broken |= name in options.require
+            broken |= name in required
     console.print(f"Judging {len(subjects)} subjects on {chosen}, profile {options.profile}", highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
@@ -115,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
                 continue
             extra = ["--profile", options.profile, "--device", chosen]
             try:
-                clauses = ["--clauses", options.clauses] if options.clauses else []
+                clauses = ["--clauses", ",".join(map(str, options.clauses))] if options.clauses else []
                 row.accurate = _run(name, "accurate", [*extra, *clauses], progress)
                 bad = sorted({finding.clause for finding in row.accurate if finding.outcome == "deviates"})
                 if bad:
@@ -127,7 +153,12 @@ def main(arguments: list[str] | None = None) -> int:
             index = 0 if subject.grade == "accurate" else 1
             unexpected |= any(pair[index].outcome != "holds" and pair[index].known is None for pair in own)
     _show(console, rows)
-    return 4 if broken else 1 if unexpected else 0
+    if broken:
+        return CANNOT_RUN
+    if not any(row.judged for row in rows):
+        console.print("nothing was judged", highlight=False)
+        return NOTHING_JUDGED
+    return FAILED if unexpected else HELD
 
 
 def _run(name: str, grade: str, extra: list[str], progress: Progress) -> list[Finding]:
@@ -204,7 +235,8 @@ def _show(console: Console, rows: list[Row]):
     for row in rows:
         if row.not_run is None:
             table.add_row(row.name, *(row.cell(clause) for clause in clauses))
-    console.print(table)
+    if clauses:
+        console.print(table)
     for row in rows:
         if row.not_run is not None:
             say(f"[bold]{row.name}[/bold] not run: {row.not_run}")

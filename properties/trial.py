@@ -89,13 +89,13 @@ class Trial:
         return run(self.subject, case, Call(device=self.device, limit=self.limit, **call))
 
     def judge(self, case: Case, result: Result) -> Verdict:
-        """Fail unless every output of `result` lies within its bound."""
+        """Fail where an output of `result` lies outside its bound; what cannot be judged is counted."""
         verdict = judge(case, result, profile=self.subject.profile, grade=self.grade)
         self.elements += verdict.elements
         self.unjudged += verdict.unjudged
         for output in verdict.outputs:
             self.ratios[output.name] = max(self.ratios.get(output.name, 0.0), output.ratio)
-        if not verdict.holds:
+        if verdict.deviates:
             raise Failure(str(verdict))
         return verdict
 

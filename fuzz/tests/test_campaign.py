@@ -15,6 +15,7 @@ import fuzz.__main__ as command
 from fuzz.campaign import Campaign, Find, State, kind_of, resume
 from fuzz.kept import ROOT, Kept, KeptError, read
 from oracle.tests.cases import ordinary
+from properties.command_line import WrongUsage
 from properties.strategies import Recipe
 
 CLAUSE_1 = "test_y_and_h_last_lie_within_their_bounds"
@@ -191,8 +192,8 @@ def test_what_an_interrupted_worker_left_as_failing_is_kept(place):
     kept.write(folder / f"running-{ended.pid}.json")
     kept.write(folder / f"running-{os.getpid()}.json")  # of one that lives
     campaign.sweep()
-    assert sorted(os.listdir(folder)) == sorted([kept.file_name, f"running-{os.getpid()}.json"])
-    assert [(find.kind, find.file) for find in campaign.state.finds] == [("y deviates", kept.file_name)]
+    assert sorted(os.listdir(folder)) == sorted([kept.found_name, f"running-{os.getpid()}.json"])
+    assert [(find.kind, find.file) for find in campaign.state.finds] == [("y deviates", kept.found_name)]
 
 
 # --- the state
@@ -229,7 +230,7 @@ def test_a_folder_of_another_campaign_is_refused(tmp_path, change):
     given = {"subject": "s", "device": "cpu", "grade": "accurate"}
     State(**given, seed=7).write(tmp_path)
     assert resume(tmp_path, **given, seed=None).seed == 7
-    with pytest.raises(ValueError, match="holds a campaign with"):
+    with pytest.raises(WrongUsage, match=r"^--into: .* holds a campaign with"):
         resume(tmp_path, **{**given, "seed": None} | change)
 
 
@@ -260,8 +261,15 @@ def test_failures_that_differ_in_numbers_only_are_of_one_kind(text, kind):
     assert kind_of(text) == kind
 
 
-def test_what_cannot_be_run_ends_with_4(capsys):
-    """One sentence, before any worker is started."""
-    assert command.main(["run", "--minutes", "0"]) == 4
-    assert command.main(["run", "--minutes", "1", "--subject", "nobody"]) == 4
-    assert "--minutes and --workers must be positive" in capsys.readouterr().err
+def test_a_campaign_that_tried_nothing_is_no_success(place, capsys, monkeypatch):
+    """Its time was over before a worker had started, or it promises nothing of the clauses."""
+    into = ["--into", str(place / "found"), "--workers", "1"]
+    assert command.main(["run", "--minutes", "1e-9", "--subject", "eager", "--device", "cpu", *into]) == 3
+    assert "nothing was tried: give more --minutes" in capsys.readouterr().out
+    (place / "planted_subjects.py").write_text(
+        "from kernels.subjects import Subject\nfrom properties.mutants.plain import right\n"
+        "SUBJECT = Subject(right, 'f', resets=False)\n"
+    )
+    named = ["--subject", f"{place / 'planted_subjects.py'}:SUBJECT", "--clauses", "9", "--into", str(place / "other")]
+    assert command.main(["run", "--minutes", "1", *named]) == 3
+    assert "promises nothing of clauses 9" in capsys.readouterr().out

@@ -5,6 +5,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -165,6 +166,23 @@ def test_the_name_is_that_of_the_content():
     elsewhere = replace(first, subject="other", device="cuda", grade="canonical", verdict="v", versions={"torch": "2"})
     assert elsewhere.file_name == first.file_name
     assert replace(first, recipe=Recipe()).file_name == first.file_name
+
+
+def test_among_finds_the_name_is_that_of_the_subject_too():
+    """A later run on another subject would take an earlier one's file; so would the other grade, or device."""
+    first = of(ordinary(0), subject="folder/my_kernel.py:rglru")
+    assert re.fullmatch(
+        r"y-and-h-last-lie-within-their-bounds-on-my-kernel-py-rglru-[0-9a-f]{8}\.json", first.found_name
+    )
+    changes = (
+        {"subject": "other/my_kernel.py:rglru"},
+        {"grade": "canonical"},
+        {"device": "cuda"},
+        {"params": {"n": 1}},
+    )
+    assert len({first.found_name, *(replace(first, **change).found_name for change in changes)}) == 5
+    assert replace(first, verdict="v", versions={"torch": "2"}).found_name == first.found_name
+    assert len(replace(first, subject="m:" + 300 * "f").found_name) < 200
 
 
 @pytest.mark.parametrize(
@@ -343,9 +361,9 @@ def recorder(tmp_path):
     return Recorder(tmp_path)
 
 
-def begin(recorder: Recorder, recipe: Recipe, **params):
+def begin(recorder: Recorder, recipe: Recipe, name: str = "mine", **params):
     clause = Clause(1, CLAUSE_1, lambda trial, case: None, {}, {})
-    trial = Trial(Subject(right, "mine", versions=lambda: {"mine": "3"}), grade="canonical")
+    trial = Trial(Subject(right, name, versions=lambda: {"mine": "3"}), grade="canonical")
     recorder.begin(clause, trial, recipe, recipe.build(), params)
 
 
@@ -382,7 +400,16 @@ def test_a_failing_example_stays_and_gets_the_name_of_its_content(recorder, tmp_
     assert line.startswith(f"cd {ROOT} && python -m fuzz replay ")  # typed elsewhere than in the checkout
     assert line.endswith(name)
     kept = read(tmp_path / name)
-    assert (kept.file_name, kept.verdict, kept.case.shape) == (name, "wrong at 4", (1, 4, 1))
+    assert (kept.found_name, kept.verdict, kept.case.shape) == (name, "wrong at 4", (1, 4, 1))
+
+
+def test_two_subjects_do_not_take_each_others_file(recorder, tmp_path):
+    """The same case on two subjects is two finds."""
+    for name in ("mine", "yours"):
+        begin(recorder, Recipe(steps=2), name=name)
+        recorder.failed(AssertionError(f"{name} is wrong"))
+        recorder.keep()
+    assert {read(tmp_path / name).subject for name in os.listdir(tmp_path)} == {"mine", "yours"}
 
 
 def test_two_processes_do_not_touch_each_others_files(tmp_path, monkeypatch):
@@ -486,7 +513,8 @@ def test_what_was_found_on_a_subject_is_asked_anyway(found, tmp_path, capsys):
     file = found(SHOWS, subject=f"{subject}:SUBJECT", verdict="not promised: width 2; asked anyway: ...")
     assert command.main(["replay", file]) == 3
     asked = "not promised: width 2; asked anyway: the subject raised ValueError: width\n"
-    assert capsys.readouterr().out.endswith(f"\n{asked}")
+    assert f"\n{asked}" in (out := capsys.readouterr().out)
+    assert out.endswith(f"\n  File \"{subject}\", line 4, in refusing\n    raise ValueError('width')\n")
     assert command.main(["replay", file, "--subject", f"{subject}:OTHER"]) == 3
     assert capsys.readouterr().out.endswith("\nnot promised: width 2\n")
 
@@ -522,6 +550,18 @@ def test_what_cannot_be_replayed_ends_with_4_and_a_sentence(found, capsys, field
     printed = capsys.readouterr()
     assert printed.err.startswith(f"error: {text}")
     assert printed.out == ""
+
+
+def test_replaying_where_nothing_can_be_judged_is_no_success(found, capsys):
+    """Whatever stands there would pass."""
+    one = np.ones((1, 1, 1))
+    case = Case(x=2.0**127 * one, gate_x=9 * one, gate_a=9 * one, a_param=[0], h0=2.0**127 * one[0])
+    drawn = SimpleNamespace(build=lambda: case)
+    for name in ("replay", "minimize"):
+        assert command.main([name, found(drawn)]) == (3 if name == "replay" else 4)
+    printed = capsys.readouterr()
+    assert "\nnothing judged: none of 2 elements has a bound, or float32 may overflow there\n" in printed.out
+    assert "does not fail: nothing judged" in printed.err
 
 
 @pytest.mark.parametrize("what", ["replay", "keep"])

@@ -188,7 +188,7 @@ def test_the_original_is_there_until_the_smaller_one_is(tmp_path, monkeypatch):
     monkeypatch.setattr(Kept, "write", watched)
     target, smallest = minimize_file(path, kept, load(kept.subject))
     assert seen == [[path.name]]
-    assert os.listdir(tmp_path) == [target.name] == [smallest.file_name]
+    assert os.listdir(tmp_path) == [target.name] == [smallest.found_name]
     assert not replay(read(target)).holds
 
 

@@ -61,10 +61,12 @@ def test_a_survivor_is_named_and_ends_with_1(capfd, monkeypatch):
     assert "SURVIVES 0/1: nan_in_h0_is_zero: NaN in h0 counts as zero." in capfd.readouterr().out
 
 
-def test_an_unknown_mutant_ends_with_4(capsys):
-    """A name that is misspelt would score 0 of 0."""
-    assert command.main(["mutants", "--only", "c_is_8"]) == 4
-    assert "no mutant is called c_is_8" in capsys.readouterr().err
+def test_what_cannot_be_seen_here_is_no_success(capsys, monkeypatch):
+    """0 of 0 would pass."""
+    rows = [Row("of_a_gpu", "triton", "A race.", seeds=1, shows="gpu")]
+    monkeypatch.setattr("fuzz.score.catalogue", lambda kind, seeds: rows)
+    assert command.main(["mutants", "--only", "of_a_gpu", "--device", "cpu"]) == 3
+    assert "nothing was tried: what was asked for cannot be seen on cpu" in capsys.readouterr().out
 
 
 def test_what_takes_its_process_down_is_convicted_of_it(monkeypatch):

@@ -22,12 +22,14 @@ from kernels.bench.clock import COPIED, Clock, bandwidth
 from kernels.bench.judging import JUDGED, Judge
 from kernels.bench.measure import DeviceLost, Row, measure
 from kernels.bench.setting import SHAPES, Setting, draw
-from kernels.subjects import Subject, SubjectError, load
+from kernels.subjects import Subject, SubjectError, Unavailable, load
 from kernels.subjects.subject import DTYPES
 
 SUBJECTS = ("serial", "chunked", "three-pass", "eager", "compiled", "associative-scan")
 RESETS = "1/512"
 ROOT = Path(__file__).resolve().parents[2]
+NOTHING_TIMED, CANNOT_RUN = 3, 4
+"""Exit codes that mean here what they mean in `properties.command_line`, which nothing in kernels imports."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ def parse(arguments: list[str] | None = None) -> Options:
         densities = [setting.density(text) for text in given.resets or [RESETS]]
         names = given.subject or [*SUBJECTS, *(["fattori"] if os.environ.get("HAWK_PYTORCH") else [])]
         subjects = [load(name) for name in dict.fromkeys(names)]
+    except Unavailable as error:
+        parser.exit(CANNOT_RUN, f"{parser.prog}: {error}\n")
     except (ValueError, SubjectError) as error:
         parser.error(str(error))
     if not given.resets and not all(subject.resets for subject in subjects):
@@ -130,14 +134,14 @@ def parse(arguments: list[str] | None = None) -> Options:
 
 def main(arguments: list[str] | None = None) -> int:
     """Time RG-LRU kernels on one GPU and judge them in the same run. Exit code: 0; 1 where a subject is wrong or fails;
-    2 where an argument is wrong or there is no GPU."""
+    2 where an argument is wrong; 3 where nothing was timed; 4 where there is no GPU or a subject is not here."""
     options = parse(arguments)
     if not torch.cuda.is_available():
         print("python -m kernels.bench: it needs a CUDA device, and PyTorch sees none", file=sys.stderr)
-        return 2
+        return CANNOT_RUN
     if triton.knobs.runtime.interpret:
         print("python -m kernels.bench: unset TRITON_INTERPRET: interpreted kernels have no speed", file=sys.stderr)
-        return 2
+        return CANNOT_RUN
     with Clock() as clock:
         return bench(options, clock)
 
@@ -155,7 +159,7 @@ def bench(options: Options, clock) -> int:
         "warm_up_s": options.warm_up,
         "settings": [],
     }
-    bad, lost = False, None
+    bad, timed, lost = False, False, None
     for chosen in options.settings:
         if lost:
             break
@@ -188,6 +192,7 @@ def bench(options: Options, clock) -> int:
                 lost = str(error)
                 rows.append(error.row)  # type: ignore[attr-defined]
         bad |= any(row.wrong or row.failed for row in rows)
+        timed |= any(measurement.timing for row in rows for measurement in row.measurements.values())
         table, notes = report.lines(chosen, rows, copy, 2 * COPIED)
         report.show(report.title(chosen, copy, 2 * COPIED), table, notes)
         written["settings"].append(report.as_json(chosen, rows, copy, 2 * COPIED, count))
@@ -200,7 +205,7 @@ def bench(options: Options, clock) -> int:
             print(f"--plot: {error}", file=sys.stderr)
     if lost:
         print(f"broken off: {lost}", file=sys.stderr)
-    return 1 if bad else 0
+    return 1 if bad else 0 if timed else NOTHING_TIMED
 
 
 def versions() -> dict[str, str | None]:

@@ -53,7 +53,13 @@ class Row:
     def ranked(self) -> bool:
         """Whether it may be compared: something of it was timed, and all of it that was judged is right."""
         timed = any(measurement.timing for measurement in self.measurements.values())
-        return timed and bool(self.verdicts) and self.wrong is None
+        return timed and self.right
+
+    @property
+    def right(self) -> bool:
+        """Whether something of it was judged, and nothing of it is wrong."""
+        judged = bool(self.verdicts) and all(verdict.holds for verdict in self.verdicts.values())
+        return judged and self.wrong is None
 
     @property
     def ratio(self) -> float:
@@ -167,7 +173,7 @@ def _judge(row: Row, subject: Subject, judge: Judge, seen):
             continue
         row.verdicts[name] = verdict
         worst = max(verdict.outputs, key=lambda output: output.ratio)
-        if not verdict.holds and row.wrong is None:
+        if verdict.deviates and row.wrong is None:
             row.wrong = f"{worst.worst}{' (under no_grad)' if name == 'inference' else ''}"
 
 

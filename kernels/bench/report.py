@@ -44,7 +44,7 @@ def lines(setting: Setting, rows: list[Row], copy: Timing, copied: int) -> tuple
         notes += [f"{row.name}: {note}" for verdict in row.verdicts.values() for note in verdict.notes]
         extra = row.measurements.get("forward", Measurement()).extra_bytes
         cells.append("-" if extra is None else f"{extra / 2**20:.0f}")
-        cells.append("WRONG" if row.wrong else f"right, {row.ratio:.2f}" if row.verdicts else "-")
+        cells.append("WRONG" if row.wrong else f"right, {row.ratio:.2f}" if row.right else "-")
         table.append(cells)
     return table, notes
 

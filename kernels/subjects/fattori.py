@@ -40,7 +40,8 @@ def checkout(environment: Mapping[str, str] = os.environ) -> Checkout:
     Unavailable
         Where HAWK_PYTORCH is not set.
     SubjectError
-        Where it names no checkout, or another commit than the pin, or one with changes, without leave.
+        Where it names no checkout, a folder within one, or, without leave, another commit than the pin or one with
+        changes.
     """
     if not environment.get("HAWK_PYTORCH"):
         raise Unavailable(
@@ -49,6 +50,12 @@ def checkout(environment: Mapping[str, str] = os.environ) -> Checkout:
         )
     folder = Path(environment["HAWK_PYTORCH"]).resolve()
     try:
+        top = Path(_git(folder, "rev-parse", "--show-toplevel")).resolve()
+        if folder != top and (top / FILES[0]).exists():
+            raise SubjectError(
+                f"HAWK_PYTORCH must name the root of the checkout: set it to {str(top)!r}, not to "
+                f"{str(folder.relative_to(top))!r} in it"
+            )
         commit = _git(folder, "rev-parse", "HEAD")
         blobs = [_git(folder, "hash-object", file) for file in FILES]
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no", "--", "hawk")

@@ -19,6 +19,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from kernels.subjects.load import ROOT, load
+from kernels.subjects.raised import elsewhere
 from kernels.subjects.run import Misbehaviour, NoAnswer, pair
 
 LIMIT = 50.0
@@ -48,7 +49,7 @@ class Isolated:
     NoAnswer
         After the limit; the process is ended.
     Exception
-        What the function raised, by the name of its type and its text.
+        What the function raised, by the name of its type and its text; a note has the lines it came from.
     """
 
     def __init__(self, target: str, limit: float = LIMIT):
@@ -132,9 +133,12 @@ class _Child:
             if not self.alive:
                 self.end()
         if raised:
-            name, text = answer
+            name, text, lines = answer
             # the type may be one that only the other process can import
-            raise (Misbehaviour if name == "Misbehaviour" else type(name, (Exception,), {}))(text)
+            error = (Misbehaviour if name == "Misbehaviour" else type(name, (Exception,), {}))(text)
+            if lines:
+                error.add_note(lines)
+            raise error
         return answer
 
     def _fate(self) -> str:
@@ -234,7 +238,7 @@ def serve(descriptor: int, target: str, limit: float):
             function = function or load(target).function
             answer = _forward(function, graphs, *arguments) if what == "forward" else _backward(graphs, *arguments)
         except BaseException as error:  # sys.exit and pytest.skip are answers to be sent, too
-            raised, answer, alive = True, (type(error).__name__, str(error)), _cuda_works()
+            raised, answer, alive = True, elsewhere(error), _cuda_works()
         signal.setitimer(signal.ITIMER_REAL, 0)
         connection.send((raised, answer, alive))
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from kernels.subjects.raised import raised
 from kernels.subjects.subject import Subject
 
 PRODUCTION = ("serial", "chunked")
@@ -74,7 +75,7 @@ def _find(name: str):
             return entries[0].load()
         module = _import_file(place) if place.endswith(".py") else importlib.import_module(place)
     except Exception as error:
-        raise SubjectError(f"{name}: importing it failed with {type(error).__name__}: {error}") from error
+        raise SubjectError(f"{name}: importing it failed with {raised(error)}") from error
     try:
         return getattr(module, attribute)
     except AttributeError:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from kernels.subjects.raised import raised
 from kernels.subjects.subject import Subject
 from oracle import GRADIENTS, Case, Result
 
@@ -71,7 +72,7 @@ def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
     Raises
     ------
     Misbehaviour
-        With what is wrong, and the subject's own exception where there is one.
+        With what is wrong, and the subject's own exception where there is one, with the lines it came from.
     NoAnswer
         After `call.limit` or `TIME_LIMIT` seconds.
     """
@@ -129,7 +130,7 @@ def _forward(subject: Subject, case: Case, leaves, positions, cuts):
     except (Misbehaviour, NoAnswer, KeyboardInterrupt):
         raise
     except BaseException as error:  # sys.exit and pytest.skip are no answers either
-        raise Misbehaviour(f"the subject raised {type(error).__name__}: {error}") from error
+        raise Misbehaviour(f"the subject raised {raised(error)}") from error
 
 
 def pair(outputs, *, h_last: bool):
@@ -180,7 +181,7 @@ def _gradients(case: Case, y, h_last, leaves, wanted, memory, keep_graph=False):
         except (Misbehaviour, NoAnswer, KeyboardInterrupt):
             raise
         except BaseException as error:
-            raise Misbehaviour(f"the subject's backward raised {type(error).__name__}: {error}") from error
+            raise Misbehaviour(f"the subject's backward raised {raised(error)}") from error
     gradients = {}
     for name, leaf, gradient in zip(wanted, inputs, found, strict=True):
         gradients[GRADIENTS[INPUTS.index(name)]] = torch.zeros_like(leaf) if gradient is None else gradient

@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import sys
 import time
 from dataclasses import replace
 from fractions import Fraction
@@ -541,6 +542,33 @@ def test_wrong_arguments_are_refused_with_a_sentence(arguments, message, capsys)
     assert message in capsys.readouterr().err
 
 
+def test_a_subject_that_is_not_here_is_no_wrong_usage(monkeypatch, capsys):
+    """Its name is right."""
+    monkeypatch.delenv("HAWK_PYTORCH", raising=False)
+    monkeypatch.delitem(sys.modules, "kernels.subjects.fattori", raising=False)
+    with pytest.raises(SystemExit) as exit:
+        program.parse(["--subject", "fattori"])
+    assert exit.value.code == program.CANNOT_RUN
+    assert "python -m kernels.bench: fattori needs a checkout" in capsys.readouterr().err
+
+
+def test_a_run_that_timed_nothing_is_no_success(capsys):
+    """A table of reasons has no figure in it."""
+    subject = Subject(right, "mine", dtypes=("float16",))
+    assert program.bench(options(subject), FakeClock()) == program.NOTHING_TIMED
+    assert "it does not take " in capsys.readouterr().out
+
+
+def test_a_subject_of_which_nothing_can_be_judged_is_not_ranked():
+    """It is neither right nor wrong."""
+    row = row_of(right)
+    assert row.ranked
+    unjudged = tuple(replace(o, unjudged=o.elements) for o in row.verdicts["training"].outputs)
+    row.verdicts["training"] = replace(row.verdicts["training"], outputs=unjudged)
+    assert not row.ranked
+    assert row.wrong is None
+
+
 def test_defaults_are_the_main_shapes_in_bfloat16_with_resets(monkeypatch):
     """What the project's figures are made with."""
     monkeypatch.delenv("HAWK_PYTORCH", raising=False)
@@ -598,7 +626,7 @@ def test_with_a_checkout_fattori_is_measured_and_without_resets_too(monkeypatch)
 def test_without_a_device_it_says_so(monkeypatch, capsys):
     """A sentence, not a traceback."""
     monkeypatch.setattr(program.torch, "cuda", SimpleNamespace(is_available=lambda: False))
-    assert program.main(["--shape", "1,2,3"]) == 2
+    assert program.main(["--shape", "1,2,3"]) == program.CANNOT_RUN
     assert "it needs a CUDA device, and PyTorch sees none" in capsys.readouterr().err
 
 

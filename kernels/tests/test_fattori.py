@@ -115,6 +115,17 @@ def test_what_is_no_checkout_is_refused(tmp_path, monkeypatch, where):
     )
 
 
+@pytest.mark.parametrize("leave", [False, True])
+def test_a_folder_within_the_checkout_is_refused_and_the_root_is_named(repository, monkeypatch, leave):
+    """git finds the files' names from the root, and would say of a folder that they are not there."""
+    if leave:
+        unpinned(monkeypatch)
+    monkeypatch.setenv("HAWK_PYTORCH", str(repository.folder / "hawk"))
+    assert refusal() == (
+        f"HAWK_PYTORCH must name the root of the checkout: set it to {str(repository.folder)!r}, not to 'hawk' in it"
+    )
+
+
 def test_another_commit_is_refused_without_leave(repository):
     """Figures of one commit must not be shown as those of another."""
     assert refusal() == (
@@ -174,7 +185,7 @@ def test_the_checkouts_own_function_is_called_elsewhere(repository, monkeypatch)
     assert "hawk" not in sys.modules
     assert subject.direct is sys.modules["kernels.subjects.fattori"].scan
     for name, array in (("segment_pos", np.ones(case.shape[:2], np.int64)), ("h0", np.ones(case.x[:, 0].shape))):
-        with pytest.raises(Misbehaviour, match=f"^the subject raised TypeError: fused_linear_scan takes no {name}$"):
+        with pytest.raises(Misbehaviour, match=f"^the subject raised TypeError: fused_linear_scan takes no {name}\n"):
             run(subject, case.replace(**{name: array}))
 
 

@@ -191,7 +191,10 @@ def test_misbehaviour_is_seen_as_at_home(misbehaving, what, text):
     """And the process lives on: none of these is worth another start."""
     run(Subject(misbehaving, "f"), asking(0))
     before = misbehaving.child
-    assert refusal(misbehaving, what) == text
+    said, _, lines = refusal(misbehaving, what).partition("\n")
+    assert said == text
+    assert ('misbehaving.py", line ' in lines) == ("raised" in text), "its own lines, and none where it raised nothing"
+    assert "isolated.py" not in lines
     assert misbehaving.child is before
 
 

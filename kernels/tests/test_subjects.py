@@ -17,6 +17,7 @@ import torch
 from kernels.subjects import BUILT_IN, PRODUCTION, Subject, SubjectError, Unavailable, eager, load
 from kernels.subjects import run as running
 from kernels.subjects.load import ENTRY_POINTS, SIGNATURE
+from kernels.subjects.raised import MOST, ROOT
 from kernels.subjects.run import GUARD, INPUTS, LAYOUTS, Call, Misbehaviour, NoAnswer, run
 from oracle import GRADIENTS, Case, Result, judge
 from oracle.tests.cases import ordinary
@@ -434,9 +435,51 @@ def test_an_exception_is_misbehaviour():
     def function(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None):
         raise KeyError("lost")
 
-    with pytest.raises(Misbehaviour, match=r"^the subject raised KeyError: 'lost'$") as caught:
+    with pytest.raises(Misbehaviour, match=r"^the subject raised KeyError: 'lost'\n") as caught:
         run(Subject(function, "f"), ordinary(0))
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_an_exception_shows_the_subjects_own_lines():
+    """File and line of each, down to where it was raised: not those of PyTorch, nor of what calls the subject."""
+
+    def deep(x):
+        return torch.nn.functional.linear(x, torch.ones(1, 99), torch.ones(7))
+
+    def function(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None):
+        return deep(x)
+
+    with pytest.raises(Misbehaviour) as caught:
+        run(Subject(function, "f"), ordinary(0))
+    first, *lines = str(caught.value).splitlines()[-5:]
+    here = re.escape(str(Path(__file__).relative_to(ROOT)))
+    assert first.startswith("the subject raised RuntimeError: ")
+    for line, name in ((lines[0], "function"), (lines[2], "deep")):
+        assert re.fullmatch(rf'  File "{here}", line \d+, in {name}', line)
+    assert (lines[1], lines[3]) == (
+        "    return deep(x)",
+        "    return torch.nn.functional.linear(x, torch.ones(1, 99), torch.ones(7))",
+    )
+
+
+def test_of_a_deep_recursion_the_last_lines_are_shown():
+    """A thousand are no help."""
+
+    def function(*inputs, **keywords):
+        return function(*inputs, **keywords)
+
+    with pytest.raises(Misbehaviour) as caught:
+        run(Subject(function, "f"), ordinary(0))
+    assert str(caught.value).count("  File ") == MOST
+
+
+def test_a_file_that_cannot_be_imported_shows_its_line(tmp_path):
+    """The sentence says what, and the line where."""
+    path = tmp_path / "mine.py"
+    path.write_text("import torch\n\nC = torch.no_such_thing\n")
+    said, where, line = refusal(f"{path}:f").splitlines()
+    assert said.startswith(f"{path}:f: importing it failed with AttributeError: ")
+    assert (where, line) == (f'  File "{path}", line 3, in <module>', "    C = torch.no_such_thing")
 
 
 class _FailsBackward(torch.autograd.Function):
@@ -452,7 +495,9 @@ class _FailsBackward(torch.autograd.Function):
 def test_an_exception_in_the_backward_is_misbehaviour():
     """Told apart from one in the forward."""
     subject = around(lambda y, h_last, inputs: (_FailsBackward.apply(y), h_last))
-    with pytest.raises(Misbehaviour, match=r"^the subject's backward raised KeyError: 'lost'$"):
+    with pytest.raises(
+        Misbehaviour, match=r"^the subject's backward raised KeyError: 'lost'\n  File .*, in backward\n"
+    ):
         run(subject, ordinary(0))
 
 

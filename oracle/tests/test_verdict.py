@@ -177,8 +177,40 @@ def test_da_param_of_many_terms_is_judged_only_with_declared_additions():
     """Any order of many terms leaves a bound above the value: silence would pass everything, so a note says it."""
     case = ordinary(0, shape=(1, MOST_ANY_ORDER_TERMS + 1, 1), reset_at=None)
     verdict = verdict_on(case, da_param=truth(case)["da_param"])
-    assert not verdict.outputs
-    assert "da_param: not judged, 601 terms" in str(verdict)
+    assert (verdict.elements, verdict.unjudged) == (1, 1)
+    assert str(verdict) == "da_param: not judged, 601 terms in any order leave no bound worth the name"
+    assert not verdict.holds, "nothing was judged"
+    assert not verdict.deviates
+    assert verdict_on(case, da_param=truth(case)["da_param"], y=truth(case)["y"]).holds, "y was"
+    with pytest.raises(ValueError, match=r"da_param must have shape \[1\]; got \[2\]"):
+        verdict_on(case, da_param=np.zeros(2))
+
+
+def test_a_result_without_outputs_is_refused():
+    """Whoever passes one has lost what was to be judged: it must not hold."""
+    with pytest.raises(ValueError, match=r"^result must hold an output, or there is nothing to judge; got none$"):
+        verdict_on(ordinary(0))
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 2), (2, 3, 0)], ids=str)
+def test_outputs_of_empty_sizes_hold(shape):
+    """Their shape is all that can be right of them; where T is 0 the last state has elements, and is judged."""
+    case = ordinary(0, shape=shape, reset_at=None)
+    verdict = verdict_on(case, **truth(case))
+    assert verdict.holds
+    assert not verdict.unjudged
+    assert verdict_on(case, y=truth(case)["y"]).holds
+
+
+def test_an_output_that_may_overflow_everywhere_neither_holds_nor_deviates():
+    """Whatever stands there would pass."""
+    one = np.ones((1, 1, 1))
+    case = Case(x=2.0**127 * one, gate_x=9 * one, gate_a=9 * one, a_param=[0])
+    verdict = verdict_on(case, y=np.nan * one)
+    assert (verdict.elements, verdict.unjudged) == (1, 1)
+    assert not verdict.holds
+    assert not verdict.deviates
+    assert str(verdict).startswith("y: NOT JUDGED, ")
 
 
 # --- the three classes

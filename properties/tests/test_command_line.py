@@ -20,6 +20,11 @@ from kernels.subjects import Deviation, Subject
 from properties.mutants.plain import c_is_7_99, right
 
 KNOWN = (Deviation("{CLAUSE_1}", "C is 7.99"),)
+def broken(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None):
+    return x.reshape(7, 7, 7, 7), h0
+
+
+MADE_OF = Subject(right, "made of", versions=lambda: {{"hawk": "1.2"}})
 NO_RESETS = Subject(right, "no resets", resets=False)
 STILL_WRONG = Subject(c_is_7_99, "still wrong", deviations=KNOWN)
 RIGHT_BY_NOW = Subject(right, "right by now", deviations=KNOWN)
@@ -119,23 +124,51 @@ def test_a_wrong_subject_exits_with_1_and_a_line_that_replays_it(house):
     assert re.search(r"\nholds, worst ratio \S+\n$", mended.stdout)
 
 
+def test_a_subject_that_raises_is_shown_by_its_own_lines(house):
+    """Without file and line, its author knows that there is a fault and not where; in a replay, too."""
+    done = house.judge("broken")
+    assert done.returncode == 1, done.stdout
+    where = rf'  File "{re.escape(str(house.subjects))}", line 7, in broken\n    return x\.reshape\(7, 7, 7, 7\), h0\n'
+    assert re.search(rf"the subject raised RuntimeError: .*\n{where}", done.stdout)
+    assert "site-packages" not in done.stdout
+    (line,) = set(re.findall(r"replay: python -m (.*)", done.stdout))
+    assert "-on-mine-py-broken-" in line
+    again = house.run(*line.split())
+    assert again.returncode == 1, again.stderr
+    assert re.search(where, again.stdout)
+
+
+@pytest.mark.parametrize("quiet", ["-v", "-q", "-qq", "--no-header"])
+def test_every_output_says_what_a_subject_was_made_of(house, quiet):
+    """Figures of one commit must not be taken for those of another."""
+    done = house.judge("MADE_OF", quiet)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count(f"{house.named('MADE_OF')} (hawk 1.2)") == 1
+
+
 def test_where_nothing_is_judged_the_exit_code_is_3(house):
     """A green run that judged nothing would be a lie; the reason stands in the last line, with workers too."""
     done = house.judge("NO_RESETS", "-n", "2", clauses="9")
     assert done.returncode == 3, done.stdout
-    assert "\nclauses: 1 not promised (segment_pos)\n" in done.stdout
+    assert "\nclauses: 1 not promised (segment_pos)\nnothing was judged: that is no success\n" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--subject", "math:sin"], "math:sin cannot be called as f(x, gate_x, gate_a, a_param, *, segment_pos=None"),
-        (["--clauses", "1,two"], "--clauses takes numbers, as in 1,2,13; got '1,two'"),
+        (
+            ["--subject", "math:sin"],
+            "--subject: math:sin cannot be called as f(x, gate_x, gate_a, a_param, *, segment_pos=None",
+        ),
+        (["--subject", "nobody"], "--subject: no subject is called 'nobody'"),
+        (["--clauses", "1,two"], "--clauses must be numbers of clauses, as in 1,2,13; got '1,two'"),
+        (["--clauses", ""], "--clauses must be numbers of clauses, as in 1,2,13; got ''"),
+        (["--clauses", "1,99"], "--clauses must be among 1 to 15; got 99"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_cannot_be_run_exits_with_4_and_one_sentence(house, arguments, text):
-    """Before anything is collected, without a traceback."""
+    """Before anything is collected, without a traceback; 4 is what pytest says of its own options, too."""
     done = house.run("pytest", "properties", "-p", "no:cacheprovider", *arguments)
     assert done.returncode == 4, done.stdout
     assert f"ERROR: {text}" in done.stderr

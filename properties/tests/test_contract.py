@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from conftest import PROFILES
 from kernels.subjects import Subject, eager
 from oracle import Result, solve
+from oracle.verdict import MOST_ANY_ORDER_TERMS
 from properties import test_extremes, test_layout, test_structure, test_values
 from properties.contract import CONTRACT, FEWER_IF_SLOW, Clause, Session, explore, search
 from properties.mutants.plain import WRONG, right
@@ -357,6 +358,16 @@ def test_elements_that_may_overflow_count_as_unjudged():
     session = session_on(replace(RIGHT, dtypes=("float32",)))
     with pytest.raises(Failure, match=r"^vacuous: "):
         search(plain(huge, draws={"overrides": False}), session, GENERATE)
+
+
+def test_a_da_param_without_a_bound_counts_as_unjudged():
+    """A sum over so many tokens in any order: left out of the count, it would be left out in silence."""
+    trial = Trial(RIGHT)
+    case = Recipe(steps=MOST_ANY_ORDER_TERMS + 1).build()
+    trial.judge(case, Result(da_param=np.zeros(1)))
+    assert (trial.elements, trial.unjudged) == (1, 1)
+    with pytest.raises(Failure, match=r"^vacuous: 1 of 1 elements could not be judged$"):
+        trial.check_that_it_judged()
 
 
 # --- how much is tried, and in which order
