@@ -32,7 +32,7 @@ DRAWN = 64
 """Channels of them that are judged, all rows and all steps."""
 KERNELS = (serial._forward_kernel, serial._backward_kernel, reduce._sum_rows_kernel)
 MOST_VARIANTS = 16
-"""A dtype's, with one width of whole tiles; each further such width adds four."""
+"""A dtype's, with one width of whole tiles; each further such width adds five at most."""
 
 
 def inputs(rows, steps, width, dtype=torch.bfloat16, seed=0):
