@@ -121,9 +121,9 @@ def catalogue(kind: str, seeds: int) -> list[Row]:
 
         rows += [Row(name, "plain", function.__doc__ or "", seeds) for name, function in WRONG.items()]
     if kind != "plain":
-        from properties.mutants.serial_faults import SERIAL
+        from properties.mutants.patches import PATCHES
 
-        rows += [Row(patch.name, "triton", patch.fault, seeds, shows=patch.shows) for patch in SERIAL.values()]
+        rows += [Row(patch.name, "triton", patch.fault, seeds, shows=patch.shows) for patch in PATCHES.values()]
     return rows
 
 

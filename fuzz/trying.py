@@ -33,9 +33,9 @@ def main(request: dict) -> None:
             subject = Subject(WRONG[name], name)
         else:
             from properties.mutants.patch import patched
-            from properties.mutants.serial_faults import SERIAL
+            from properties.mutants.patches import PATCHES
 
-            subject = patched(SERIAL[name])
+            subject = patched(PATCHES[name])
         for seed in range(request["seeds"]):
             found = 0
             for clause in clauses(subject, request["device"]):

@@ -34,8 +34,8 @@ class Patch:
         What it is called, and what is wrong in one line.
     file
         A module of `kernels/`, as in "tile.py".
-    algorithm
-        The production subject that it is put into.
+    subject
+        The subject of ours that has it: "serial", "chunked" or "three-pass".
     shows
         Where it can be seen: "everywhere", on a "gpu" only (there more rows, or real floating-point units), or at the
         "limits" only, in cases that the default profile does not hold (clause 17).
@@ -46,7 +46,7 @@ class Patch:
     file: str
     old: str
     new: str
-    algorithm: str = "serial"
+    subject: str = "serial"
     shows: str = "everywhere"
 
     def apply(self, text: str) -> str:
@@ -68,14 +68,14 @@ class Patch:
 
 
 def patched(patch: Patch) -> Subject:
-    """The production subject with the fault in it; everything it promises is still promised.
+    """The patch's subject with the fault in it; everything it promises is still promised.
 
     Raises
     ------
     PatchError
         Where the patch does not fit.
     """
-    subject = load(patch.algorithm)
+    subject = load(patch.subject)
     if not isinstance(subject.function, functools.partial):
         raise PatchError(f"patch {patch.name}: subject {subject.name} is no functools.partial of kernels.rglru")
     mutant = import_copy(f"kernels_with_{patch.name}", patch)

@@ -25,8 +25,8 @@ _PATCHES = (
         "reset_one_step_late",
         "The step of a reset still gets the state before it.",
         "tile.py",
-        "(bits & ((2 << step) - 1)) != 0",
-        "(bits & ((1 << step) - 1)) != 0",
+        "(bits << (31 - step)) != 0",
+        "((bits << (31 - step)) << 1) != 0",
     ),
     Patch(
         "reset_does_not_clear_the_carry",
@@ -59,13 +59,13 @@ _PATCHES = (
     Patch(
         "resets_of_the_run_before_in_backward",
         "The backward loads the resets of a run again instead of those of the run before.",
-        "serial.py",
-        "position = positions(segment_pos_ptr, words, t - STEPS + steps, T)",
-        "position = positions(segment_pos_ptr, words, t + steps, T)",
+        "tile.py",
+        "positions(segment_pos_ptr, words, t + steps, t + STEPS)\n        decays, to_dx",
+        "positions(segment_pos_ptr, words, t + STEPS + steps, t + STEPS + left)\n        decays, to_dx",
     ),
     Patch(
         "reset_at_the_last_step_ignored",
-        "The last position is not read.",
+        "The last position is not read, in the backward that of each run.",
         "tile.py",
         "(at < T) & (words > 0)",
         "(at < T - 1) & (words > 0)",
@@ -151,7 +151,7 @@ _PATCHES = (
     Patch(
         "saved_state_is_stale",
         "The backward rebuilds every run from the last saved state.",
-        "serial.py",
+        "tile.py",
         "        h = next_h\n",
         "",
     ),
@@ -202,8 +202,8 @@ _PATCHES = (
         "dh_last_ignored_by_the_kernel",
         "The adjoint starts from zeros.",
         "serial.py",
-        "carry = tl.load(dh_last_ptr + b * width + d, mask=inside, other=0.0)",
-        "carry = tl.zeros([CHANNELS], tl.float32)",
+        "tl.load(dh_last_ptr + b * width + d, mask=inside, other=0.0),",
+        "tl.zeros([CHANNELS], tl.float32),",
     ),
     Patch(
         "dh_last_of_the_first_row",

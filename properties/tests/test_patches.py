@@ -9,19 +9,22 @@ import pytest
 from conftest import DEVICE
 from kernels.subjects import load
 from properties.contract import CONTRACT
+from properties.mutants.chunked_faults import CHUNKED
 from properties.mutants.kill import first_kill, kill_by, kills
 from properties.mutants.patch import KERNELS, PLACES, Patch, PatchError, import_copy, patched
+from properties.mutants.patches import PATCHES
 from properties.mutants.plain import WRONG
 from properties.mutants.serial_faults import SERIAL
 
 CLAUSE_1 = "test_y_and_h_last_lie_within_their_bounds"
+CLAUSE_14 = "test_a_long_memory_is_carried_over_every_border"
 FITS = Patch("fits", "C is 9.", "cell.py", "C = tl.constexpr(8.0)", "C = tl.constexpr(9.0)")
 
 
-@pytest.mark.parametrize("name", SERIAL)
+@pytest.mark.parametrize("name", PATCHES)
 def test_every_patch_fits_the_source(name):
     """A patch that does not fit any more would be a mutant that is not one: after a change to a kernel, mend it."""
-    patch = SERIAL[name]
+    patch = PATCHES[name]
     text = (KERNELS / patch.file).read_text()
     assert patch.apply(text) != text
     assert (patch.name, patch.shows in PLACES, patch.fault[-1]) == (name, True, ".")
@@ -29,8 +32,10 @@ def test_every_patch_fits_the_source(name):
 
 def test_no_mutant_has_the_name_of_another():
     """A report names them."""
-    assert not set(SERIAL) & set(WRONG)
-    assert len({(patch.file, patch.old, patch.new) for patch in SERIAL.values()}) == len(SERIAL)
+    assert len(PATCHES) == len(SERIAL) + len(CHUNKED)
+    assert not set(PATCHES) & set(WRONG)
+    faults = {(patch.subject, patch.file, patch.old, patch.new) for patch in PATCHES.values()}
+    assert len(faults) == len(PATCHES)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +53,15 @@ def test_a_patch_that_does_not_fit_is_an_error(change, text):
         patched(replace(FITS, **change))
 
 
-def test_a_copy_without_a_patch_is_right(request):
+@pytest.mark.parametrize("name", ["serial", "chunked", "three-pass"])
+def test_a_copy_without_a_patch_is_right(name, request):
     """What convicts a mutant is its fault, not the copying."""
-    subject = load("serial")
-    copy = import_copy("kernels_with_nothing")
+    subject, package = load(name), f"kernels_with_nothing_{name.replace('-', '_')}"
+    copy = import_copy(package)
     assert isinstance(subject.function, functools.partial)
     assert copy.rglru is not subject.function.func
-    assert copy.rglru.__module__ == "kernels_with_nothing.operator"
-    same = replace(subject, function=functools.partial(copy.rglru, algorithm="serial"))
+    assert copy.rglru.__module__ == f"{package}.operator"
+    same = replace(subject, function=functools.partial(copy.rglru, **subject.function.keywords))
     for test in (CLAUSE_1, "test_every_gradient_lies_within_its_bound"):
         assert kill_by(CONTRACT[test], same, seed=0, examples=10, device=request.config.stash[DEVICE]) is None
 
@@ -71,6 +77,16 @@ def test_a_patched_copy_is_convicted_and_the_kernels_are_not(request):
     assert kill_by(CONTRACT[CLAUSE_1], load("serial"), **options) is None
     assert sys.modules["kernels_with_c_is_7_999.cell"].C.value == 7.999
     assert sys.modules["kernels.cell"].C.value == 8.0
+
+
+def test_a_patch_is_put_into_the_subject_that_it_names(request):
+    """A fault of the chunks would survive in the serial kernels, which have none."""
+    subject = patched(PATCHES["group_sends_its_start"])
+    assert isinstance(subject.function, functools.partial)
+    assert subject.function.keywords == load("chunked").function.keywords
+    kill = kill_by(CONTRACT[CLAUSE_14], subject, seed=0, examples=10, device=request.config.stash[DEVICE])
+    assert kill is not None
+    assert "DEVIATES" in kill.text
 
 
 def test_what_a_gpu_found_is_found_here(request):
