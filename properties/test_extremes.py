@@ -1,5 +1,7 @@
 """Clause 13: values at the ends of the domain."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -61,6 +63,9 @@ def _each_input(scope: Scope):
             if getattr(recipe.build(), name) is not None:
                 for kind in ("nan", "inf"):
                     yield recipe, {"place": (name, 0), "kind": kind}
+    # and over as many steps as can be afforded, whose decays multiply to 0 in float32: 0 times NaN is NaN
+    recipe = smallest(scope, scope.dtypes[0], scope.longest(1))
+    yield replace(recipe, overrides=(("a_param", 0, 10.0),)), {"place": ("x", 0), "kind": "nan"}
 
 
 @clause(
