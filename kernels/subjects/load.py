@@ -14,9 +14,12 @@ from kernels.subjects.subject import Subject
 
 PRODUCTION = ("serial", "chunked")
 """Judged when no --subject is given."""
-BUILT_IN = (*PRODUCTION, "three-pass", "eager", "recurrentgemma", "fattori")
+BUILT_IN = (*PRODUCTION, "eager", "recurrentgemma", "fattori")
+"""Rows of the conformance matrix."""
 PER_SHAPE = ("compiled", "associative-scan")
-"""Built in, too, and compiled anew for every shape: for the benchmark; the contract would draw hundreds."""
+"""Compiled anew for every shape: for the benchmark; the contract would draw hundreds."""
+BY_NAME = ("three-pass", *PER_SHAPE)
+"""Built in, and judged where they are named: three-pass has chunked's bits (kernels/tests/test_chunked.py)."""
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY_POINTS = "rglru.subjects"
 SIGNATURE = "f(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None)"
@@ -46,7 +49,7 @@ def load(name: str) -> Subject:
     SubjectError
         Anything else that stands in the way, with the fix in one sentence.
     """
-    if name in (*BUILT_IN, *PER_SHAPE):
+    if name in (*BUILT_IN, *BY_NAME):
         try:
             return importlib.import_module(f"kernels.subjects.{name.replace('-', '_')}").SUBJECT
         except ImportError as error:
@@ -67,7 +70,7 @@ def _find(name: str):
         raise SubjectError(f"{name} names a file: add the function in it, as in {name}:FUNCTION")
     if not place and not entries:
         raise SubjectError(
-            f"no subject is called {name!r}: give one of {', '.join((*BUILT_IN, *PER_SHAPE))}, FILE.py:FUNCTION, "
+            f"no subject is called {name!r}: give one of {', '.join((*BUILT_IN, *BY_NAME))}, FILE.py:FUNCTION, "
             f"MODULE:FUNCTION, or the name of an entry point of the group {ENTRY_POINTS!r}"
         )
     try:
