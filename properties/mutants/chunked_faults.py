@@ -321,15 +321,15 @@ _PATCHES = (
     _chunked(
         "map_back_passes_resets",
         "What a chunk of the backward sends has not stopped at its resets.",
-        "((bits >> (STEPS - 1 - back)) & 1) != 0, 0.0, flow)",
-        "((bits >> (STEPS - 1 - back)) & 1) < 0, 0.0, flow)",
+        "((bits >> (STEPS - 1 - back)) & 1) != 0, 0.0, flow)\n            write",
+        "((bits >> (STEPS - 1 - back)) & 1) < 0, 0.0, flow)\n            write",
         file="tile.py",
     ),
     _chunked(
         "map_back_stops_one_step_late",
         "What a chunk of the backward sends has stopped at the step before each reset.",
-        "((bits >> (STEPS - 1 - back)) & 1) != 0, 0.0, flow)",
-        "((bits >> (STEPS - back)) & 1) != 0, 0.0, flow)",
+        "((bits >> (STEPS - 1 - back)) & 1) != 0, 0.0, flow)\n            write",
+        "((bits >> (STEPS - back)) & 1) != 0, 0.0, flow)\n            write",
         file="tile.py",
     ),
     _chunked(
