@@ -72,6 +72,7 @@ class Recipe:
     tile: int = 8
     scale: int = 0  # x is of the order 2**scale
     seed: int = 0
+    positions: str = "int64"
     overrides: tuple[tuple[str, int, float], ...] = ()
 
     def build(self) -> Case:
@@ -103,6 +104,8 @@ class Recipe:
             if array is not None and name != "segment_pos":
                 fmt = FORMATS[self.dtype if name in ("x", "gate_x", "gate_a", "dy") else "float32"]
                 arrays[name] = round_to(array, fmt)
+        if arrays["segment_pos"] is not None:
+            arrays["segment_pos"] = arrays["segment_pos"].astype(self.positions)
         return Case(**arrays, dtype=self.dtype)
 
     def to_json(self) -> dict:
@@ -171,6 +174,7 @@ def recipes(
         tile=tile,
         scale=draw(st.sampled_from(scales)),
         seed=draw(st.integers(0, 2**32 - 1)),
+        positions=draw(st.sampled_from(("int64", "int32"))),
     )
     if overrides:
         names = [name for name in SPECIAL if name != "segment_pos" or scope.resets]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from kernels.subjects.run import INPUTS, LAYOUTS
+from kernels.subjects.run import INPUTS, LAYOUTS, as_laid_out
 from oracle import Case
 from properties.contract import clause
 from properties.edits import TOKENS, poison
@@ -27,28 +27,22 @@ def _layouts(case: Case, scope: Scope):
     )
 
 
-def _with_equal_rows(case: Case, layouts) -> Case:
-    """The case with the rows repeated that an expanded layout repeats."""
-    repeated = {}
-    for name, layout in layouts:
-        array = getattr(case, name)
-        if layout == "expanded" and array.size:
-            repeated[name] = np.broadcast_to(array[:1], array.shape)
-    return case.replace(**repeated)
-
-
 def _named(scope: Scope):
-    """Each layout for all arrays at once, and the lengths at which an output can be an input by oversight."""
-    for layout in LAYOUTS[1:]:
-        recipe = replace(
-            smallest(scope, scope.dtypes[0], max(3, scope.min_length)),
-            rows=2,
-            width=3 * scope.width_multiple,
-            resets="dense" if scope.resets else "absent",
-        )
-        case = recipe.build()
-        names = [name for name in LAID_OUT if getattr(case, name) is not None]
-        yield recipe, {"layouts": [(name, layout) for name in names], "zero": False}
+    """Each layout for all arrays at once, also (where examples cost, in every other layout) with sizes of 1, whose
+    strides mean nothing; and the lengths at which an output can be an input by oversight."""
+    for n, layout in enumerate(LAYOUTS[1:]):
+        alternating = (2, 1 if n % 2 else 3, 3)
+        for rows, steps, units in ((2, 3, 3), (2, 1, 1)) if scope.program == (1, 1) else (alternating,):
+            recipe = replace(
+                smallest(scope, scope.dtypes[0], steps),
+                rows=rows,
+                width=units * scope.width_multiple,
+                resets="dense" if scope.resets else "absent",
+                positions=("int64", "int32")[n // 2 % 2],
+            )
+            case = recipe.build()
+            names = [name for name in LAID_OUT if getattr(case, name) is not None]
+            yield recipe, {"layouts": [(name, layout) for name in names], "zero": False}
     for dtype in scope.dtypes:
         for steps in (0, 1, 2):
             recipe = smallest(scope, dtype, steps)
@@ -64,7 +58,7 @@ def _named(scope: Scope):
     always=_named,
 )
 def test_any_strides_are_right_and_memory_around_is_left_alone(trial: Trial, case: Case, layouts, zero):
-    """Transposed, sliced, strided, offset and expanded inputs and cotangents, in guarded memory.
+    """Transposed, sliced, strided, offset, expanded and shared inputs and cotangents, in guarded memory.
 
     Outputs are written whole (new memory is NaN), inputs and the bands around them never, and outputs alias nothing,
     also where x and h0 are zero and y could be x.
@@ -74,14 +68,14 @@ def test_any_strides_are_right_and_memory_around_is_left_alone(trial: Trial, cas
             **{name: np.zeros_like(v) for name in ("x", "h0") if (v := getattr(case, name)) is not None}
         )
     layouts = tuple((name, layout) for name, layout in layouts)
-    trial.expect_right(_with_equal_rows(case, layouts), layouts=layouts, guarded=True)
+    trial.expect_right(as_laid_out(case, layouts), layouts=layouts, guarded=True)
 
 
 @clause(11, needs=("strides",), cotangents=("both", "y", "absent"), params={"layouts": _layouts})
 def test_other_strides_give_the_same_bits(trial: Trial, case: Case, layouts):
     """Where equal bits at other strides are promised."""
     layouts = tuple((name, layout) for name, layout in layouts)
-    case = _with_equal_rows(case, layouts)
+    case = as_laid_out(case, layouts)
     trial.expect_same(trial.run(case, layouts=layouts), trial.run(case), f"laid out as {layouts}", **EVERY_OUTPUT)
 
 
@@ -89,11 +83,43 @@ def test_other_strides_give_the_same_bits(trial: Trial, case: Case, layouts):
 def test_a_call_repeated_after_others_gives_the_same_bits(trial: Trial, case: Case):
     """Cold equals warm, after a call with NaN everywhere, after one of another shape: no state outlives a call.
 
-    Nor does a later forward, or a first backward, touch what a backward needs.
+    Nor does it where the same tensors held other values in a call before, whose gradients stay. Nor does a later
+    forward, or a first backward, touch what a backward needs.
     """
     cold = trial.run(case)
     trial.run(poison(case, "nan", (*TOKENS, "a_param", "h0", "dy", "dh_last")))
     trial.run(case.take(steps=slice(0, max(trial.subject.min_length, case.shape[1] - 1))))
-    trial.expect_same(trial.run(case), cold, "the second call with the same inputs", **EVERY_OUTPUT)
+    why = "the second call with the same inputs, which had held other values in a call before"
+    trial.expect_same(trial.run(case, reused=True), cold, why, **EVERY_OUTPUT)
     why = "another forward came before the backward, which was run twice"
     trial.expect_same(trial.run(case, interleaved=True), cold, why, **EVERY_OUTPUT)
+
+
+OVERWRITTEN = ("y", "h_last", "segment_pos", *INPUTS)
+
+
+def _overwritten(case: Case, scope: Scope):
+    return st.sampled_from([name for name in OVERWRITTEN if getattr(case, name, True) is not None])
+
+
+def _outputs_and_positions(scope: Scope):
+    """What a kernel is most likely to keep without autograd."""
+    recipe = smallest(scope, scope.dtypes[0], 3)
+    yield recipe, {"name": "y"}
+    if scope.resets:
+        yield replace(recipe, resets="first"), {"name": "segment_pos"}
+
+
+@clause(
+    12,
+    needs=("backward",),
+    cotangents=("both", "y"),
+    params={"name": _overwritten},
+    always=_outputs_and_positions,
+)
+def test_what_is_overwritten_before_the_backward_is_noticed_or_does_not_matter(trial: Trial, case: Case, name):
+    """Between forward and backward an output or an input may be written to in place, as by an activation.
+
+    Autograd raises then for what was saved with it; gradients of the new values are wrong.
+    """
+    trial.expect_right(case, overwritten=name)

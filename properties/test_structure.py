@@ -189,7 +189,16 @@ def _each_input(scope: Scope):
 )
 def test_non_finite_values_spread_up_to_the_next_reset_and_no_further(trial: Trial, case: Case, step, name, kind):
     """The table of non-finite values: what must be NaN or infinite is, and everything else keeps its bound."""
-    if name == "a_param":  # no token may use it
+    if name == "a_param":  # a reset does not use it, whatever other tokens do with it
+        alone = case.reset & np.append(case.reset[:, 1:], np.ones((case.shape[0], 1), bool), axis=1)
+        trial.expect_same(
+            trial.run(poison(case, kind, (name,))),
+            trial.run(case),
+            f"a_param was replaced ({kind}), which no reset uses",
+            y=case.reset,
+            dx=alone,
+            dgate_x=alone,
+        )
         case = case.replace(segment_pos=np.zeros(case.shape[:2], np.int64))
     here = np.zeros(case.shape[1], bool)
     here[step] = True

@@ -27,10 +27,23 @@ AT_BORDERS = {
     "h0_lost_in_long_sequences": CHUNK + 1,
     "reset_at_chunk_start_keeps_carry": CHUNK + 1,
     "whole_chunks_end_early": CHUNK,
+    "carry_lost_in_second_tile_of_channels": 65,
+    "carry_lost_at_264": 265,
+    "adjoint_carry_lost_in_last_channels": CHUNK + 1,
+    "adjoint_carry_lost_in_second_tile_of_channels": CHUNK + 1,
+    "da_param_of_600_tokens": CHUNK + 1,
 }
 """Steps up to the border, and the one behind it, where a fault sits at one."""
-ODD_WIDTH = {"last_odd_channel_borrows_decay": 3}
-"""The least odd width that has a neighbour."""
+AT_WIDTHS = {
+    "last_odd_channel_borrows_decay": 3,
+    "last_vector_of_an_odd_number_is_zero": 24,
+    "carry_lost_in_second_tile_of_channels": 65,
+    "adjoint_carry_lost_in_last_channels": 67,
+    "adjoint_carry_lost_in_second_tile_of_channels": 129,
+}
+"""The least odd width that has a neighbour, the least odd number of vectors, and the channel behind a border."""
+AT_ROWS = {"da_param_of_16_rows": 17, "da_param_of_600_tokens": 67}
+"""The row behind a border; as many rows of 9 tokens are the first that have more than 600."""
 
 REPEATED = "test_a_call_repeated_after_others_gives_the_same_bits"
 ALTERNATING = {"last_bit_varies": REPEATED, "last_bit_of_da_param_varies": REPEATED}
@@ -40,7 +53,7 @@ ALTERNATING = {"last_bit_varies": REPEATED, "last_bit_of_da_param_varies": REPEA
 def least(name: str) -> tuple[int, int, int]:
     """What B, T and D of its case may be at most."""
     rows, steps, width = LARGEST
-    return rows, AT_BORDERS.get(name, steps), ODD_WIDTH.get(name, width)
+    return AT_ROWS.get(name, rows), AT_BORDERS.get(name, steps), AT_WIDTHS.get(name, width)
 
 
 def test_the_committed_score_is_of_all_and_names_a_case_for_each():

@@ -72,12 +72,14 @@ class _Elsewhere(torch.autograd.Function):
         outputs = graph.storages.unpack(packed)
         pairs = zip(outputs, differentiable, strict=True)
         ctx.mark_non_differentiable(*(output for output, flag in pairs if output is not None and not flag))
+        # what is overwritten before the backward would be sent, and no version in the other process would tell
+        ctx.save_for_backward(*inputs, *outputs)
         return tuple(outputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *cotangents):
-        graph = ctx.graph
+        graph, _ = ctx.graph, ctx.saved_tensors
         packed = graph.child.ask("backward", graph.number, graph.storages.pack(cotangents))
         return None, *graph.storages.unpack(packed)
 

@@ -12,6 +12,7 @@ import torch
 from kernels.subjects.raised import raised
 from kernels.subjects.subject import Subject
 from oracle import GRADIENTS, Case, Result
+from oracle.case import AXES
 
 TIME_LIMIT = 60.0
 """Seconds a subject may take for one call and its gradients."""
@@ -19,8 +20,12 @@ GUARD = 64
 """Elements of guard band before and after every input."""
 INPUTS = ("x", "gate_x", "gate_a", "a_param", "h0")
 """The differentiable inputs, in the order of the gradients dx, dgate_x, dgate_a, da_param, dh0."""
-LAYOUTS = ("dense", "offset", "time first", "channels first", "sliced", "strided", "expanded")
-"""How an array may lie in memory; "expanded" repeats its first row with stride 0, so all its rows must be equal."""
+LAYOUTS: tuple[str, ...] = ("dense", "offset", "time first", "channels first", "sliced", "strided", "expanded")
+LAYOUTS += ("expanded in T", "expanded in D", "one element", "in x")
+"""How an array may lie in memory. Expanded ones repeat along their first axis, T, D or every axis with stride 0, and
+must be equal along it; what lies "in x" shares the memory of x and must equal it ("dense" where no shape of x)."""
+MODES = ("no_grad", "inference_mode")
+"""Modes of autograd in which nothing is differentiated."""
 
 
 class Misbehaviour(AssertionError):
@@ -51,6 +56,14 @@ class Call:
     interleaved : bool
         Make another call with the same shapes between forward and backward, run the backward twice, and take the second
         gradients: what a call saved must be its own, and stay.
+    reused : bool
+        Make an earlier call while the same tensors hold other values, and write those of the case over them: nothing of
+        them may show, and what the earlier call and its backward gave must stay.
+    overwritten : str, optional
+        An input, "segment_pos", "y" or "h_last" that is written to between forward and backward: the backward may
+        raise, and there are no gradients then, or it must not matter.
+    mode : str, optional
+        One of `MODES`, in which the call is made; there are no gradients.
     limit : float, optional
         Seconds for the call and its gradients, instead of `TIME_LIMIT`.
     """
@@ -61,6 +74,9 @@ class Call:
     cuts: tuple[int, ...] = ()
     guarded: bool = False
     interleaved: bool = False
+    reused: bool = False
+    overwritten: str | None = None
+    mode: str | None = None
     limit: float | None = None
 
 
@@ -76,9 +92,14 @@ def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
     NoAnswer
         After `call.limit` or `TIME_LIMIT` seconds.
     """
+    differentiates = _differentiates(subject, case)
     memory = {name: _Memory(name, getattr(case, name), case, call) for name in _present(case)}
+    for name, layout in call.layouts:
+        if layout == "in x" and name in memory and AXES[name] == AXES["x"]:
+            x = memory["x"].tensor
+            memory[name].tensor = x.detach() if differentiates else x  # a leaf of its own, or the very same object
     leaves = {name: memory[name].tensor for name in INPUTS if name in memory}
-    wanted = [name for name in leaves if name in call.requires_grad] if _differentiates(subject, case) else []
+    wanted = [name for name in leaves if name in call.requires_grad] if differentiates else []
     for name in wanted:
         leaves[name].requires_grad_()
     positions = memory["segment_pos"].tensor if "segment_pos" in memory else None
@@ -90,19 +111,59 @@ def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
     ):
         warnings.simplefilter("default")  # a subject's warnings are shown, not turned into failures
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
-        y, h_last = _forward(subject, case, leaves, positions, call.cuts)
+        earlier = _earlier(subject, case, leaves, positions, call, wanted, memory) if call.reused else {}
+        with getattr(torch, call.mode)() if call.mode else contextlib.nullcontext():
+            y, h_last = _forward(subject, case, leaves, positions, call.cuts)
         _check_outputs(y, h_last, leaves["x"])
+        if call.mode:
+            wanted = []
         if call.interleaved:
             others = {name: (-leaf.detach()).requires_grad_() for name, leaf in leaves.items()}
             alive = _forward(subject, case, others, positions, call.cuts)  # noqa: F841
             _gradients(case, y, h_last, leaves, wanted, memory, keep_graph=True)
-        gradients = _gradients(case, y, h_last, leaves, wanted, memory)
+        outputs = {"y": y, "h_last": h_last}
+        if call.overwritten:
+            arrays = {name: None if tensor is None else tensor.detach().clone() for name, tensor in outputs.items()}
+            try:
+                _overwrite({**leaves, **outputs, "segment_pos": positions}.get(call.overwritten))
+                gradients = _gradients(case, y, h_last, leaves, wanted, memory)
+            except (RuntimeError, Misbehaviour) as error:
+                if not isinstance(error.__cause__ or error, RuntimeError):
+                    raise
+                gradients = {}
+            outputs = arrays
+        else:
+            gradients = _gradients(case, y, h_last, leaves, wanted, memory)
+    for name, (tensor, before) in earlier.items():
+        if not np.array_equal(_numpy(tensor), before, equal_nan=True):
+            raise Misbehaviour(f"{name} of an earlier call changed: what a call gives must be the caller's own")
     if call.guarded:
         _check_aliases(y, h_last, memory)
         for guarded in memory.values():
             guarded.check()
-    arrays = {"y": y, "h_last": h_last, **gradients}
-    return Result(**{name: _numpy(array) for name, array in arrays.items() if array is not None})
+    return Result(**{name: _numpy(v) for name, v in {**outputs, **gradients}.items() if v is not None})
+
+
+def _earlier(subject, case, leaves, positions, call, wanted, memory):
+    """What a call and its backward give while the tensors hold other values: tensors, and what is in them now."""
+    with torch.no_grad():
+        for leaf in leaves.values():
+            leaf.neg_()
+        if positions is not None:
+            positions.copy_(positions == 0)
+    y, h_last = _forward(subject, case, leaves, positions, call.cuts)
+    found = {"y": y, "h_last": h_last, **_gradients(case, y, h_last, leaves, wanted, memory)}
+    with torch.no_grad():
+        for name in (*leaves, *(() if positions is None else ("segment_pos",))):
+            memory[name].buffer.copy_(memory[name].before)
+    return {name: (tensor, _numpy(tensor)) for name, tensor in found.items() if tensor is not None}
+
+
+def _overwrite(tensor: torch.Tensor | None):
+    """Other positions, or NaN."""
+    if tensor is not None:
+        with torch.no_grad():
+            tensor.copy_(tensor == 0 if not tensor.is_floating_point() else torch.full_like(tensor, torch.nan))
 
 
 def _differentiates(subject: Subject, case: Case) -> bool:
@@ -200,14 +261,13 @@ class _Memory:
             array.dtype, getattr(torch, case.dtype) if in_case_dtype else torch.float32
         )
         values = torch.from_numpy(array.copy()).to(dtype)
-        if layout == "expanded":
-            values = values[:1]
+        part = _kept_part(name, layout)
+        values = values[part]
         size, strides, offset = _place(layout, tuple(values.shape))
         # a reset, or NaN, in every element that is not the tensor's: reading one shows
         buffer = torch.full((size,), 0 if integer else float("nan"), dtype=dtype)
         torch.as_strided(buffer, values.shape, strides, offset).copy_(values)
-        if layout == "expanded":
-            strides = [0, *strides[1:]]
+        strides = [0 if one == slice(1) else stride for one, stride in zip(part, strides, strict=True)]
         self.buffer = buffer.to(call.device)
         self.before = self.buffer.clone()
         self.tensor = torch.as_strided(self.buffer, array.shape, strides, offset)
@@ -217,6 +277,24 @@ class _Memory:
         changed = (self.buffer.detach().view(bits) != self.before.view(bits)).nonzero()
         if len(changed):
             raise Misbehaviour(f"{self.name} was written to: element {int(changed[0])} of its guarded buffer changed")
+
+
+def as_laid_out(case: Case, layouts) -> Case:
+    """The case with the elements repeated that an expanded layout repeats, and those of x in what shares its memory."""
+    changed = {}
+    for name, layout in layouts:
+        array = getattr(case, name)
+        if array.size:
+            changed[name] = np.broadcast_to(array[_kept_part(name, layout)], array.shape)
+    shared = [name for name, layout in layouts if layout == "in x" and AXES[name] == AXES["x"]]
+    return case.replace(**changed).replace(**dict.fromkeys(shared, changed.get("x", case.x)))
+
+
+def _kept_part(name: str, layout: str) -> tuple[slice, ...]:
+    """Index of what memory holds of an array: one element along each axis that `layout` repeats."""
+    axes = AXES[name]
+    repeated = {"expanded": axes[0], "expanded in T": "T", "expanded in D": "D", "one element": axes}.get(layout, "")
+    return tuple(slice(1) if letter in repeated else slice(None) for letter in axes)
 
 
 def _place(layout: str, shape: tuple[int, ...]) -> tuple[int, list[int], int]:

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from oracle import DEFAULT, Profile
 
 DTYPES = ("float32", "bfloat16", "float16")
 AXES = ("B", "T", "D", "strides")
+UNDECLARED = replace(DEFAULT, da_param_additions=lambda batch, steps: max(batch * steps - 1, 0))
+"""Of a subject that declares nothing: no order adds to a term of da_param more often than one term after another."""
 _HASH = r"(?<=\b[0-9a-f]{12})[0-9a-f]{28}\b"
 
 
@@ -68,7 +70,7 @@ class Subject:
     width_multiple: int = 1
     min_length: int = 0
     grade: str = "accurate"
-    profile: Profile = DEFAULT
+    profile: Profile = UNDECLARED
     bitwise: frozenset[str] = frozenset()
     split: int | None = None
     tiles: tuple[int, ...] = (8, 16, 64)

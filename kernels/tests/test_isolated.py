@@ -8,7 +8,7 @@ import torch
 
 from kernels.subjects import Subject, eager, isolated
 from kernels.subjects.isolated import Crashed, Isolated
-from kernels.subjects.run import LAYOUTS, Call, Misbehaviour, NoAnswer, run
+from kernels.subjects.run import LAYOUTS, Call, Misbehaviour, NoAnswer, as_laid_out, run
 from oracle.tests.cases import ordinary
 
 PLAIN, GUARDED = Call(), Call(guarded=True)
@@ -102,15 +102,26 @@ def test_results_and_gradients_are_those_at_home(misbehaving, dtype):
     [
         Call(guarded=True),
         Call(interleaved=True),
+        Call(reused=True),
+        Call(mode="inference_mode"),
         Call(cuts=(0, 1, 5)),
         Call(requires_grad=("gate_a", "h0")),
         Call(requires_grad=()),
     ],
-    ids=lambda call: ", ".join(name for name in ("guarded", "interleaved", "cuts") if getattr(call, name)),
+    ids=lambda call: ", ".join(
+        name for name in ("guarded", "interleaved", "reused", "mode", "cuts") if getattr(call, name)
+    ),
 )
 def test_every_kind_of_call_is_the_same(misbehaving, call):
     """Several graphs alive at once, a backward run twice, a state handed on, some gradients only."""
     assert_as_at_home(misbehaving, ordinary(2), call)
+
+
+def test_what_is_overwritten_is_noticed_on_this_side(misbehaving):
+    """The other process would get the new values, and no version that tells them from the old."""
+    subject, case = Subject(misbehaving, "f"), ordinary(2)
+    for name in ("x", "segment_pos", "y"):
+        assert run(subject, case, Call(overwritten=name)).dx is None
 
 
 def test_optional_arguments_and_empty_sizes_are_the_same(misbehaving):
@@ -126,10 +137,9 @@ def test_optional_arguments_and_empty_sizes_are_the_same(misbehaving):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_strides_offsets_and_surroundings_are_the_same(misbehaving, layout):
     """PyTorch rounds differently in other strides, so equal bits show equal strides."""
-    case, names = ordinary(3), ("x", "gate_x", "gate_a", "a_param", "h0", "segment_pos", "dy", "dh_last")
-    if layout == "expanded":
-        case = case.replace(**{n: np.broadcast_to(getattr(case, n)[:1], getattr(case, n).shape) for n in names})
-    assert_as_at_home(misbehaving, case, Call(guarded=True, layouts=tuple((name, layout) for name in names)))
+    names = ("x", "gate_x", "gate_a", "a_param", "h0", "segment_pos", "dy", "dh_last")
+    layouts = tuple((name, layout) for name in names)
+    assert_as_at_home(misbehaving, as_laid_out(ordinary(3), layouts), Call(guarded=True, layouts=layouts))
 
 
 def test_a_tensor_travels_with_its_storage():

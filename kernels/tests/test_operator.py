@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -388,6 +389,26 @@ def test_any_strides_of_inputs_and_cotangents_give_the_same_bits():
     # the cotangent of a sum is expanded, with strides 0; this one is dense
     dense = torch.autograd.grad(wanted, [given[name] for name in DIFFERENTIABLE], [torch.ones_like(v) for v in wanted])
     assert_same_bits(torch.autograd.grad([v.sum() for v in got], [strided[name] for name in DIFFERENTIABLE]), dense)
+
+
+def test_a_size_of_1_may_have_any_stride():
+    """What is contiguous by PyTorch's rule need not have a stride of 1 along its last axis."""
+    given = arguments(steps=1, requires_grad=True)
+    for dtype in (torch.int64, torch.int32):
+        positions = torch.tensor([0, 1], dtype=dtype, device=DEVICE).as_strided((2, 1), (1, 2))
+        assert positions.is_contiguous()
+        got, wanted = (call({**given, "segment_pos": v}) for v in (positions, positions.clone().view(2, 1)))
+        assert_same_bits(got, wanted)
+        assert_same_bits(gradients(given, got), gradients(given, wanted))
+
+
+def test_checkpointed_is_plain_bit_for_bit():
+    """Checkpointing runs the forward again for the backward, and hands out each saved tensor once."""
+    given = arguments(requires_grad=True)
+    wanted = call(given)
+    got = torch.utils.checkpoint.checkpoint(lambda: call(given), use_reentrant=False)
+    assert_same_bits(got, wanted)
+    assert_same_bits(gradients(given, got), gradients(given, wanted))
 
 
 def test_autocast_changes_nothing():

@@ -18,7 +18,7 @@ from kernels.subjects import BUILT_IN, PRODUCTION, Subject, SubjectError, Unavai
 from kernels.subjects import run as running
 from kernels.subjects.load import ENTRY_POINTS, SIGNATURE
 from kernels.subjects.raised import MOST, ROOT
-from kernels.subjects.run import GUARD, INPUTS, LAYOUTS, Call, Misbehaviour, NoAnswer, run
+from kernels.subjects.run import GUARD, INPUTS, LAYOUTS, MODES, Call, Misbehaviour, NoAnswer, as_laid_out, run
 from oracle import GRADIENTS, Case, Result, judge
 from oracle.tests.cases import ordinary
 
@@ -646,8 +646,7 @@ def test_a_read_behind_an_input_shows(layout):
         behind = torch.as_strided(x, (1,), (1,), x.storage_offset() + last + 1)
         return y + 0 * behind, h_last
 
-    case = ordinary(0)
-    case = case.replace(x=np.broadcast_to(case.x[:1], case.shape))
+    case = as_laid_out(ordinary(0), (("x", layout),))
     assert np.isnan(run(around(change), case, Call(layouts=(("x", layout),))).y).all()
 
 
@@ -707,17 +706,15 @@ def test_empty_cases_run_guarded(shape):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_holds_the_values_it_should(layout):
     """The tensors equal the arrays; only their strides are others."""
-    case, names = ordinary(3), (*INPUTS, "segment_pos", "dy", "dh_last")
-    if layout == "expanded":
-        first = {name: getattr(case, name)[:1] for name in names}
-        case = case.replace(**{name: np.broadcast_to(v, getattr(case, name).shape) for name, v in first.items()})
+    layouts = tuple((name, layout) for name in (*INPUTS, "segment_pos", "dy", "dh_last"))
+    case = as_laid_out(ordinary(3), layouts)
     seen = types.SimpleNamespace()
 
     def function(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None):
         seen.__dict__.update(x=x, gate_x=gate_x, gate_a=gate_a, a_param=a_param, segment_pos=segment_pos, h0=h0)
         return eager.rglru(x, gate_x, gate_a, a_param, segment_pos=segment_pos, h0=h0)
 
-    result = run(Subject(function, "f"), case, Call(layouts=tuple((name, layout) for name in names), guarded=True))
+    result = run(Subject(function, "f"), case, Call(layouts=layouts, guarded=True))
     for name, tensor in vars(seen).items():
         array = getattr(case, name)
         np.testing.assert_array_equal(tensor.detach().numpy(), array)
@@ -731,9 +728,78 @@ def test_every_layout_holds_the_values_it_should(layout):
         "sliced": (90, 6, 1),
         "strided": (72, 6, 2),
         "expanded": (0, 3, 1),
+        "expanded in T": (3, 0, 1),
+        "expanded in D": (12, 1, 0),
+        "one element": (0, 0, 0),
+        "in x": (36, 3, 1),
     }
     assert seen.x.stride() == strides[layout]
+    assert (seen.gate_a.data_ptr() == seen.x.data_ptr()) == (layout == "in x")
     assert judge(case, result).holds
+
+
+def test_what_shares_the_memory_of_x_is_x_itself_where_nothing_is_differentiated():
+    """With gradients each argument needs one of its own, so that it is a tensor of its own in the same memory."""
+    layouts, seen = (("gate_x", "in x"),), []
+
+    def function(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None):
+        seen.append(gate_x is x)
+        return eager.rglru(x, gate_x, gate_a, a_param, segment_pos=segment_pos, h0=h0)
+
+    case = as_laid_out(ordinary(0), layouts)
+    for asked in (case, case.replace(dy=None, dh_last=None)):
+        assert judge(asked, run(Subject(function, "f"), asked, Call(layouts=layouts))).holds
+    assert seen == [False, True]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_is_differentiated_in_a_mode_without_autograd(mode):
+    """The mode is on while the function runs, and inputs want gradients as a model's parameters do."""
+    seen = []
+
+    def function(x, *others, **options):
+        seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled(), x.requires_grad))
+        return eager.rglru(x, *others, **options)
+
+    case = ordinary(0)
+    result = run(Subject(function, "f"), case, Call(mode=mode))
+    assert seen == [(False, mode == "inference_mode", True)]
+    assert [name for name, _ in result.items()] == ["y", "h_last"]
+    assert judge(case, result).holds
+
+
+def test_reused_tensors_held_other_values_before():
+    """The same objects, the values of the case at last; a result that a later call writes over is found."""
+    seen: list[dict] = []
+
+    def function(*tokens, segment_pos=None, h0=None):
+        given = dict(zip(("x", "gate_x", "gate_a", "a_param"), tokens, strict=True), segment_pos=segment_pos, h0=h0)
+        seen.append({name: (tensor, tensor.detach().clone()) for name, tensor in given.items()})
+        return eager.rglru(*tokens, segment_pos=segment_pos, h0=h0)
+
+    case = ordinary(0)
+    assert judge(case, run(Subject(function, "f"), case, Call(reused=True))).holds
+    earlier, later = seen
+    for name in earlier:
+        assert earlier[name][0] is later[name][0]
+        assert not torch.equal(earlier[name][1], later[name][1])
+    buffer = torch.empty(case.shape)
+
+    def into_buffer(*tokens, segment_pos=None, h0=None):
+        y, h_last = eager.rglru(*tokens, segment_pos=segment_pos, h0=h0)
+        return buffer.copy_(y.detach()), h_last
+
+    with pytest.raises(Misbehaviour, match=r"^y of an earlier call changed"):
+        run(Subject(into_buffer, "f"), case, Call(reused=True))
+
+
+@pytest.mark.parametrize("name", ["x", "segment_pos", "y"])
+def test_what_is_overwritten_gives_no_gradients_where_autograd_notices(name):
+    """y and h_last are what they were before; what autograd does not save may be overwritten."""
+    case = ordinary(0)
+    result = run(eager.SUBJECT, case, Call(overwritten=name))
+    assert judge(case, result).holds
+    assert (result.dx is None) == (name == "x")
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from torch.utils.weak import WeakIdKeyDictionary
 
 from kernels.subjects.eager import BoundedSqrt
 from oracle.reference import C
@@ -102,11 +103,13 @@ class _Operator(torch.autograd.Function):
         v.h0 = v.x.new_zeros(x.shape[0], x.shape[2]) if h0 is None else h0
         _forward(v, lambda now: fault(v) if now == stage else None)
         ctx.stage, ctx.fault, ctx.v = stage, fault, v
+        ctx.save_for_backward(x, gate_x, gate_a, a_param, h0)  # so that autograd raises where they are overwritten
         return vars(v).pop("y"), vars(v).pop("h_last")
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dy, dh_last):
+        assert ctx.saved_tensors is not None
         v = SimpleNamespace(**vars(ctx.v), dy=dy.float(), dh_last=dh_last, needed=ctx.needs_input_grad)
         _backward(v, lambda now: ctx.fault(v) if now == ctx.stage else None)
         tokenwise = (w.to(v.dtype) for w in (v.dx, v.dgate_x, v.dgate_a))
@@ -335,6 +338,29 @@ def empty_sequence_forgets_h0(v):
         v.h_last = torch.zeros_like(v.h_last)
 
 
+def _lost(h: Tensor, channels: int) -> Tensor:
+    return torch.cat([h[:, :channels], 0 * h[:, channels:]], 1)
+
+
+@_after("start")
+def carry_lost_in_second_tile_of_channels(v):
+    """Every 64 tokens the channels from 64 on start from zeros."""
+    v.carry = lambda chunk, h: _lost(h, 64) if chunk and chunk % 8 == 0 else h
+
+
+@_after("start")
+def carry_lost_at_264(v):
+    """Token 264 starts from zeros."""
+    v.carry = lambda chunk, h: 0 * h if chunk == 264 // CHUNK else h
+
+
+@_after("states")
+def last_vector_of_an_odd_number_is_zero(v):
+    """In a width of an odd number of vectors of 8 channels, more than one, the last vector is not computed."""
+    if v.h.shape[2] % 16 == 8 and v.h.shape[2] > 8:
+        v.h = torch.cat([v.h[..., :-8], 0 * v.h[..., -8:]], 2)
+
+
 # ----------------------------------------------------------------------------------------------------- gradients
 
 
@@ -441,6 +467,30 @@ def da_param_of_last_row(v):
 def da_param_without_partial_chunk(v):
     """da_param leaves out the tokens behind the last whole chunk."""
     v.da_param = v.da_param[:, : v.length - v.length % CHUNK]
+
+
+@_after("gradients")
+def da_param_of_16_rows(v):
+    """da_param sums over the first 16 rows only: the second level of the sum is lost."""
+    v.da_param = v.da_param[:16]
+
+
+@_after("gradients")
+def da_param_of_600_tokens(v):
+    """da_param sums over the first 600 tokens of all rows only."""
+    v.da_param = v.da_param.flatten(0, 1)[:600, None]
+
+
+@_after("cotangents")
+def adjoint_carry_lost_in_last_channels(v):
+    """In the backward the channels from 66 on start every chunk from zeros."""
+    v.carry = lambda chunk, h: _lost(h, 66) if chunk else h
+
+
+@_after("cotangents")
+def adjoint_carry_lost_in_second_tile_of_channels(v):
+    """In the backward the channels from 128 on start every chunk from zeros."""
+    v.carry = lambda chunk, h: _lost(h, 128) if chunk else h
 
 
 @_after("gradients")
@@ -663,6 +713,27 @@ def assumes_dense_dy(v):
     v.dy = _as_if_dense(v.dy)
 
 
+@_after("cotangents")
+def dy_of_a_sum_is_zero(v):
+    """dy with stride 0 along tokens or channels, as a sum's, is not read."""
+    if any(v.dy.shape[axis] > 1 and v.dy.stride(axis) == 0 for axis in (1, 2)):
+        v.dy = torch.zeros_like(v.dy)
+
+
+@_after("start")
+def assumes_dense_int32_positions(v):
+    """segment_pos in int32 is read as if contiguous."""
+    if v.segment_pos is not None and v.segment_pos.dtype == torch.int32:
+        v.keep = (_as_if_dense(v.segment_pos) != 0)[..., None]
+
+
+@_around
+def no_gradient_where_gate_x_is_x(x, gate_x, *gates, **options):
+    """Where gate_x lies in the memory of x it gets no gradient."""
+    same = x.numel() and gate_x.data_ptr() == x.data_ptr()
+    return right(x, gate_x.detach() if same else gate_x, *gates, **options)
+
+
 @_after("results")
 def last_element_not_written(v):
     """The last element of y is whatever memory held."""
@@ -683,6 +754,63 @@ def remembers_the_last_call(x, *gates, segment_pos, h0):
     _last_call.clear()
     _last_call[call] = h_last.detach().clone()
     return y, h_last
+
+
+class _Given(torch.autograd.Function):
+    """Its second argument in place of the first, with the gradient of the first made by a function."""
+
+    @staticmethod
+    def forward(ctx, wanted, given, gradient):
+        ctx.gradient = gradient
+        return given.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        return ctx.gradient(gradient), None, None
+
+
+_packed = WeakIdKeyDictionary()
+
+
+@_around
+def remembers_a_param(x, gate_x, gate_a, a_param, **options):
+    """a_param is packed once for each tensor, so that an optimizer's step in place is not seen."""
+    packed = _packed.setdefault(a_param, a_param.detach().clone())
+    return right(x, gate_x, gate_a, _Given.apply(a_param, packed, lambda gradient: gradient), **options)
+
+
+_workspaces: dict[tuple, Tensor] = {}
+
+
+@_around
+def dx_in_a_workspace(x, *gates, **options):
+    """dx is handed out in a buffer that the next backward of that shape writes to."""
+
+    def into(gradient):
+        key = gradient.shape, gradient.dtype, gradient.device
+        return _workspaces.setdefault(key, torch.empty_like(gradient)).copy_(gradient)
+
+    return right(_Given.apply(x, x.detach(), into), *gates, **options)
+
+
+@_around
+def h0_lost_without_gradients(*inputs, segment_pos, h0):
+    """Where autograd is off, in inference, h0 is not looked at."""
+    return right(*inputs, segment_pos=segment_pos, h0=h0 if torch.is_grad_enabled() else None)
+
+
+@_after("results")
+def y_kept_without_autograd(v):
+    """The backward reads y where the caller may have written to it."""
+    if v.dtype == torch.float32:
+        v.h = v.y.detach()
+
+
+@_after("cotangents")
+def positions_kept_without_autograd(v):
+    """The backward reads segment_pos where the caller may have written to it."""
+    v.keep = keep_mask(v.x, v.segment_pos)
 
 
 _calls = count()
@@ -763,6 +891,13 @@ def huge_x_clipped(v):
 def nan_in_h0_is_zero(v):
     """NaN in h0 counts as zero."""
     v.h0 = torch.where(v.h0.isnan(), 0.0, v.h0)
+
+
+@_after("results")
+def nan_a_param_shows_at_some_resets(v):
+    """A NaN in a_param shows at resets, too, unless the whole row is resets."""
+    some = ~v.keep & v.keep.any(1, keepdim=True)
+    v.y = torch.where(some & v.a_param.isnan(), torch.nan, v.y)
 
 
 @_after("start")

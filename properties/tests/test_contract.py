@@ -397,14 +397,17 @@ def test_an_interpreted_subject_gets_fewer_examples_on_the_cpu_only():
 
 
 def test_a_long_memory_is_always_tried_at_full_length():
-    """One row of ten programs, and five of each of two rows or tiles of channels; what is cheap, to the end."""
+    """One row of ten programs, and five of each of two rows or tiles of channels; what is cheap, to the end and beyond.
+
+    Beyond what is drawn lie more channels than a tile has at more steps, more than 64 rows and more than 1,024 steps.
+    """
     clause = CONTRACT["test_a_long_memory_is_carried_over_every_border"]
     interpreted, cheap = (
         [recipe.build().shape for recipe, _ in clause.always(Trial(subject).scope)]
         for subject in (replace(RIGHT, program=(16, 64)), RIGHT)
     )
     assert interpreted == [(1, 160, 1), (2, 80, 1), (1, 80, 65)]
-    assert cheap == [(1, 260, 1), (2, 260, 1), (1, 260, 2)]
+    assert cheap == [(1, 260, 1), (2, 260, 1), (1, 260, 2), (2, 150, 130), (70, 9, 2), (1, 1100, 1)]
 
 
 def test_an_interpreted_subject_gets_cases_of_few_programs_on_the_cpu_only():
