@@ -63,6 +63,8 @@ def _each_input(scope: Scope):
             if getattr(recipe.build(), name) is not None:
                 for kind in ("nan", "inf"):
                     yield recipe, {"place": (name, 0), "kind": kind}
+    # nor does a step before it know of it
+    yield smallest(scope, scope.dtypes[0], 3), {"place": ("gate_a", 2), "kind": "nan"}
     # and over as many steps as can be afforded, whose decays multiply to 0 in float32: 0 times NaN is NaN
     recipe = smallest(scope, scope.dtypes[0], scope.longest(1))
     yield replace(recipe, overrides=(("a_param", 0, 10.0),)), {"place": ("x", 0), "kind": "nan"}

@@ -120,7 +120,7 @@ def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
         if call.interleaved:
             others = {name: (-leaf.detach()).requires_grad_() for name, leaf in leaves.items()}
             alive = _forward(subject, case, others, positions, call.cuts)  # noqa: F841
-            _gradients(case, y, h_last, leaves, wanted, memory, keep_graph=True)
+            first = _gradients(case, y, h_last, leaves, wanted, memory, keep_graph=True)
         outputs = {"y": y, "h_last": h_last}
         if call.overwritten:
             arrays = {name: None if tensor is None else tensor.detach().clone() for name, tensor in outputs.items()}
@@ -134,6 +134,10 @@ def run(subject: Subject, case: Case, call: Call = Call()) -> Result:
             outputs = arrays
         else:
             gradients = _gradients(case, y, h_last, leaves, wanted, memory)
+    if call.interleaved:
+        for name, value in first.items():
+            if value is not None and not np.array_equal(_numpy(value), _numpy(gradients[name]), equal_nan=True):
+                raise Misbehaviour(f"{name} of a backward that is run twice is not the same bit for bit")
     for name, (tensor, before) in earlier.items():
         if not np.array_equal(_numpy(tensor), before, equal_nan=True):
             raise Misbehaviour(f"{name} of an earlier call changed: what a call gives must be the caller's own")

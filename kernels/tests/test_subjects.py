@@ -135,7 +135,7 @@ def test_an_unknown_name_is_refused_with_every_way_to_name_one(entry_points):
     """A typo is the likeliest first call."""
     entry_points(("mine", "kernels.subjects.eager:SUBJECT"))
     text = (
-        "no subject is called 'min': give one of serial, chunked, three-pass, eager, recurrentgemma, fattori, "
+        "no subject is called 'min': give one of serial, chunked, eager, recurrentgemma, fattori, three-pass, "
         "compiled, associative-scan, FILE.py:FUNCTION, "
         "MODULE:FUNCTION, or the name of an entry point of the group 'rglru.subjects'"
     )
