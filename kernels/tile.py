@@ -180,7 +180,7 @@ def write_run(
 
 
 @triton.jit
-def prepare(h, xs, gates_x, gates_a, bits, rate, slope, STEPS: tl.constexpr, PLAIN: tl.constexpr):
+def _prepare(h, xs, gates_x, gates_a, bits, rate, slope, STEPS: tl.constexpr, PLAIN: tl.constexpr):
     """What each step of a run that starts at state h multiplies its cotangent by; slope = -8 softplus(a_param).
 
     Tuples: decays; of the cotangent g, factors to dx; of dx, to dgate_x; of the flow a g, to da_param and to dgate_a.
@@ -215,16 +215,17 @@ def prepare(h, xs, gates_x, gates_a, bits, rate, slope, STEPS: tl.constexpr, PLA
 
 
 @triton.jit
-def flow_back(
+def _run_back(
     carry,
     da_param,
-    decays,
-    to_dx,
-    to_dgate_x,
-    to_da_param,
-    to_dgate_a,
+    h,
+    xs,
+    gates_x,
+    gates_a,
     dys,
     bits,
+    rate,
+    slope,
     left,
     inside,
     dx_ptr,
@@ -235,10 +236,13 @@ def flow_back(
     STEPS: tl.constexpr,
     PLAIN: tl.constexpr,
 ):
-    """Store the gradients of a prepared run, last step first; return the flow a g of its first step and da_param's sum.
+    """Store the gradients of a run that starts at state h, last step first; return the flow a g of its first step.
 
-    `carry` is the flow of the step after the run.
+    And da_param with the run's part added. `carry` is the flow of the step after the run.
     """
+    decays, to_dx, to_dgate_x, to_da_param, to_dgate_a = _prepare(
+        h, xs, gates_x, gates_a, bits, rate, slope, STEPS, PLAIN
+    )
     for back in tl.static_range(STEPS):
         mask = inside
         at = offset + (STEPS - 1 - back) * stride
@@ -330,19 +334,17 @@ def walk_back(
         t -= STEPS
         position = positions(segment_pos_ptr, words, t + steps, t + STEPS)
         if (bits == 0) & (left >= STEPS):
-            decays, to_dx, to_dgate_x, to_da_param, to_dgate_a = prepare(
-                h, xs, gates_x, gates_a, bits, rate, slope, STEPS, True
-            )
-            carry, da_param = flow_back(
+            carry, da_param = _run_back(
                 carry,
                 da_param,
-                decays,
-                to_dx,
-                to_dgate_x,
-                to_da_param,
-                to_dgate_a,
+                h,
+                xs,
+                gates_x,
+                gates_a,
                 dys,
                 bits,
+                rate,
+                slope,
                 left,
                 inside,
                 dx_ptr,
@@ -354,19 +356,17 @@ def walk_back(
                 True,
             )
         else:
-            decays, to_dx, to_dgate_x, to_da_param, to_dgate_a = prepare(
-                h, xs, gates_x, gates_a, bits, rate, slope, STEPS, False
-            )
-            carry, da_param = flow_back(
+            carry, da_param = _run_back(
                 carry,
                 da_param,
-                decays,
-                to_dx,
-                to_dgate_x,
-                to_da_param,
-                to_dgate_a,
+                h,
+                xs,
+                gates_x,
+                gates_a,
                 dys,
                 bits,
+                rate,
+                slope,
                 left,
                 inside,
                 dx_ptr,
