@@ -79,9 +79,9 @@ def kill_by(
     return None
 
 
-def kills(subject: Subject, *, device: str = "cpu", **options) -> Iterator[Kill]:
-    """Every clause's test that convicts a subject, in order; keywords are those of `kill_by`."""
-    for clause in clauses(subject, device):
+def kills(subject: Subject, *, device: str = "cpu", first: str = "", **options) -> Iterator[Kill]:
+    """Every clause's test that convicts a subject, in order, but the one named `first` first; keywords of `kill_by`."""
+    for clause in sorted(clauses(subject, device), key=lambda clause: clause.name != first):
         kill = kill_by(clause, subject, device=device, **options)
         if kill is not None:
             yield kill

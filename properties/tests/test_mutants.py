@@ -1,4 +1,4 @@
-"""The suite on functions whose verdict is known: honest ones pass every clause, wrong ones are convicted."""
+"""Honest functions pass every clause; that the wrong ones are convicted is seen in fuzz/tests/test_smallest.py."""
 
 import inspect
 
@@ -21,13 +21,6 @@ def test_an_honest_function_is_never_convicted(name):
 def test_the_function_that_the_faults_are_put_into_is_honest():
     """Otherwise the wrong ones could be convicted of something else than their fault."""
     assert first_kill(right, seed=SEED, examples=10) is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_function_is_convicted(name):
-    """Each fault was made or seen in a kernel somewhere; as many examples as a run has by default must find it."""
-    assert first_kill(WRONG[name], seed=SEED, examples=50) is not None, WRONG[name].__doc__
 
 
 @pytest.mark.parametrize("name", [*WRONG, *HONEST])
