@@ -54,9 +54,8 @@ def _primitive_kernel(p_ptr, q_ptr, out_ptr, size, NAME: tl.constexpr, BLOCK: tl
         value = tl.log2(p)
     elif NAME == "rsqrt":
         value = tl.rsqrt(p)
-    elif NAME == "rsqrt(b)^2":
-        root = tl.rsqrt(p)
-        value = root * root
+    elif NAME == "reciprocal":
+        value = cell.reciprocal(p)
     elif NAME == "sqrt":
         value = tl.sqrt(p)
     elif NAME == "b rsqrt(b)":
@@ -74,16 +73,31 @@ def _primitive_kernel(p_ptr, q_ptr, out_ptr, size, NAME: tl.constexpr, BLOCK: tl
 
 
 @triton.jit
-def _cell_kernel(gate_x_ptr, gate_a_ptr, rate_ptr, i_ptr, r_ptr, a_ptr, m_ptr, size, BLOCK: tl.constexpr):
+def _cell_kernel(
+    gate_x_ptr,
+    gate_a_ptr,
+    rate_ptr,
+    i_ptr,
+    r_ptr,
+    a_ptr,
+    forward_m_ptr,
+    backward_m_ptr,
+    slope_ptr,
+    size,
+    BLOCK: tl.constexpr,
+):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     gate_x = tl.load(gate_x_ptr + at, mask=inside, other=0.0)
     gate_a = tl.load(gate_a_ptr + at, mask=inside, other=0.0)
-    i, r, a, m = cell.cell(gate_x, gate_a, tl.load(rate_ptr + at, mask=inside, other=0.0))
+    i, r, a, z = cell.cell(gate_x, gate_a, tl.load(rate_ptr + at, mask=inside, other=0.0))
+    m, slope = cell.multiplier_and_slope(z)
     tl.store(i_ptr + at, i, mask=inside)
     tl.store(r_ptr + at, r, mask=inside)
     tl.store(a_ptr + at, a, mask=inside)
-    tl.store(m_ptr + at, m, mask=inside)
+    tl.store(forward_m_ptr + at, cell.multiplier(z), mask=inside)
+    tl.store(backward_m_ptr + at, m, mask=inside)
+    tl.store(slope_ptr + at, slope, mask=inside)
 
 
 def primitive(name: str, p, q=None):
@@ -96,18 +110,21 @@ def primitive(name: str, p, q=None):
 
 
 def cells(gate_x, gate_a, rate):
-    """`kernels.cell.cell`: (i, r, a, m)."""
-    outputs = tuple(torch.empty_like(gate_x) for _ in range(4))
+    """i, r and a of `kernels.cell.cell`; m as the forward and as the backward makes it of z, and its bounded slope."""
+    outputs = tuple(torch.empty_like(gate_x) for _ in range(6))
     grid = (triton.cdiv(gate_x.numel(), BLOCK),)
     _cell_kernel[grid](gate_x, gate_a, rate, *outputs, gate_x.numel(), BLOCK=BLOCK)
     return outputs
 
 
 def decay(log2_a):
-    """(log2 a as the cell has it, a, m) with the recurrence gate wide open: every float32 can be had as log2 a."""
+    """log2 a as the cell has it, and what it makes of it, with the recurrence gate wide open.
+
+    So every float32 can be had as log2 a: (log2 a, a, m of the forward, m of the backward, the slope of m).
+    """
     open_gate = torch.full_like(log2_a, math.inf)
-    _, r, a, m = cells(open_gate, open_gate, log2_a)
-    return r * log2_a, a, m
+    _, r, *made = cells(open_gate, open_gate, log2_a)
+    return r * log2_a, *made
 
 
 # --- sweeps
@@ -177,6 +194,11 @@ def exact_softplus(p):
 def exact_z(log2_a):
     """1 - a^2."""
     return -torch.expm1(2 * math.log(2) * log2_a)
+
+
+def bounded_slope(z):
+    """1 / sqrt(z), at most 2000."""
+    return 1.0 / z.sqrt().clamp(min=1.0 / cell.MAX_SLOPE.value)
 
 
 # --- measurement
@@ -253,9 +275,10 @@ class Calibration:
         note("log2(b), absolute", "0.5 <= b < 2", absolute, self.floats(-1, 1))
         ends = [*self.floats(-4, 4), *self.floats(-126, -124), *self.floats(124, 127)]
         note("rsqrt(b)", "all mantissas", error("rsqrt", torch.rsqrt), ends)
-        divide = [note("rsqrt(b)^2, as 1 / b", "all mantissas", error("rsqrt(b)^2", lambda b: 1 / b), ends)]
+        above = [*self.floats(0, 4), *self.floats(122, 126)]
+        divide = [note("reciprocal(b)", "b >= 1", error("reciprocal", lambda b: 1 / b), above)]
         divide.append(note("a / b", "16 x all mantissas of b", self._divide, self._pairs()))
-        self.measured["divide"] = max(divide), "a / b and 1 / b as rsqrt(b)^2"
+        self.measured["divide"] = max(divide), "a / b and reciprocal(b)"
         sqrt = [note("sqrt(b)", "all mantissas", error("sqrt", torch.sqrt), ends)]
         sqrt.append(note("b rsqrt(b), as sqrt(b)", "all mantissas", error("b rsqrt(b)", torch.sqrt), ends))
         self.measured["sqrt"] = max(sqrt), "sqrt(b) and b rsqrt(b)"
@@ -283,7 +306,7 @@ class Calibration:
 
         def rest(x):
             wide, s_not = x.double(), exact_sigmoid(-x.double())
-            i, r, _, _ = cells(x, x, -x.abs())
+            i, r, *_ = cells(x, x, -x.abs())
             worst = torch.maximum(
                 relative(primitive("sigmoid", x), exact_sigmoid(wide)), relative(i, exact_sigmoid(wide))
             )
@@ -367,16 +390,25 @@ class Calibration:
             bound = torch.maximum(high - root, root - low) + k["sqrt"] * U * high + LAM
             return ((m.double() - root).abs() + _rate_share(log2_a) * root * U) / bound
 
+        def slope_fit(x):
+            log2_a, _, _, _, slope = decay(x)
+            z = exact_z(log2_a.double())
+            e_z = k["expm1"] * U * z + LAM
+            exact, steep, flat = (bounded_slope(value) for value in (z, (z - e_z).clamp(min=0), z + e_z))
+            bound = torch.maximum(steep - exact, exact - flat) + (k["sqrt"] + k["divide"] + 1) * U * steep
+            return ((slope.double() - exact).abs() + _rate_share(log2_a.double()) * exact * U) / bound
+
         fit("sigmoid, i, r", s, self._logits())
         fit("softplus", sp, self._logits())
         fit("a, given L", lambda x: _on_log2_a(a_fit, x), self.floats(-126, 8, (-1,)))
         fit("m, given L", lambda x: _on_log2_a(m_fit, x), self.floats(-126, 8, (-1,)))
+        fit("slope of m, given L", slope_fit, self.floats(-126, 8, (-1,)))
 
 
 def _on_log2_a(quantity, x):
-    """`quantity(log2 a, a, m)` for the floats x taken as log2 a."""
-    log2_a, a, m = decay(x)
-    return quantity(log2_a.double(), a, m)
+    """`quantity(log2 a, a, m)` for the floats x taken as log2 a; the larger one for the two ways to m."""
+    log2_a, a, forward_m, backward_m, _ = decay(x)
+    return torch.maximum(quantity(log2_a.double(), a, forward_m), quantity(log2_a.double(), a, backward_m))
 
 
 def _rate_share(log2_a):

@@ -1,6 +1,6 @@
 """One step of the RG-LRU, in float32: what every kernel computes from the gates, written once.
 
-Exponentials are exp2 with log2(e) folded in, and roots are reciprocal roots, as the hardware has them. Where a product
+Exponentials, reciprocals and roots are what the hardware has in one instruction; log2(e) is folded in. Where a product
 feeds a sum the fused multiply-add is spelled out, so that every kernel rounds alike. Nothing here knows of tiles or of
 time.
 """
@@ -13,8 +13,8 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 C = tl.constexpr(8.0)
-MIN_MULTIPLIER = tl.constexpr(5e-4)
-"""1 / (2 MAX_SQRT_GRADIENT): a multiplier below it has the bounded slope."""
+MAX_SLOPE = tl.constexpr(2000.0)
+"""2 MAX_SQRT_GRADIENT: 1 / m where that is less."""
 SMALLEST_NORMAL = tl.constexpr(1.1754943508222875e-38)
 NEAR_ONE = tl.constexpr(-0.25)
 """log2(a) above which 1 - a^2 is taken from its polynomial."""
@@ -47,29 +47,49 @@ def softplus(p):
 
 
 @triton.jit
+def reciprocal(b):
+    """1 / b for b >= 1, in one instruction, where Triton's division takes five."""
+    if INTERPRETED:
+        return 1.0 / b
+    else:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [b], dtype=tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
 def sigmoid(x):
-    """1 / (1 + exp(-x)) as the square of a reciprocal root, which is cheaper than a division and as accurate."""
-    root = tl.rsqrt(1.0 + tl.exp2(x * -LOG2_E.value))
-    return root * root
+    """1 / (1 + exp(-x)): 0 and 1 at the ends."""
+    return reciprocal(1.0 + tl.exp2(x * -LOG2_E.value))
 
 
 @triton.jit
 def cell(gate_x, gate_a, rate):
-    """Gates i and r, decay a and multiplier m = sqrt(1 - a^2); rate = -8 log2(e) softplus(a_param), log2(a) = r rate.
+    """Gates i and r, decay a and z = 1 - a^2; rate = -8 log2(e) softplus(a_param), log2(a) = r rate.
 
     Near a = 1 the difference 1 - a^2 cancels: there it is a polynomial in log2(a).
     """
-    root_i = tl.rsqrt(1.0 + tl.exp2(gate_x * -LOG2_E.value))
-    root_r = tl.rsqrt(1.0 + tl.exp2(gate_a * -LOG2_E.value))
-    i = root_i * root_i
-    r = root_r * root_r
+    i = sigmoid(gate_x)
+    r = sigmoid(gate_a)
     log2_a = r * rate
     a = tl.exp2(log2_a)
     ratio = POLYNOMIAL.value[0]
     for n in tl.static_range(1, 5):
         ratio = tl.fma(log2_a, ratio, POLYNOMIAL.value[n])
-    z = tl.where(log2_a > NEAR_ONE.value, log2_a * ratio, tl.fma(-a, a, 1.0))
-    return i, r, a, z * tl.rsqrt(tl.maximum(z, SMALLEST_NORMAL.value))
+    return i, r, a, tl.where(log2_a > NEAR_ONE.value, log2_a * ratio, tl.fma(-a, a, 1.0))
+
+
+@triton.jit
+def multiplier(z):
+    """m = sqrt(z), for who needs no more of z."""
+    return tl.sqrt(z)
+
+
+@triton.jit
+def multiplier_and_slope(z):
+    """m = sqrt(z) and its bounded slope 1 / max(m, 1 / 2000), from one root."""
+    root = tl.rsqrt(tl.maximum(z, SMALLEST_NORMAL.value))
+    return z * root, tl.minimum(root, MAX_SLOPE.value)
 
 
 @triton.jit

@@ -5,9 +5,9 @@ Every chunk sends one message a channel: what it does to a state, as a map (kern
 waits only for the messages since the end of the last group, and applies them in the order of time.
 
 A message is one 64-bit word, written and read at once, so that no fence is needed; 0 is "not there yet", which is why
-the words of a launch are cleared before it, in its stream. A program waits only for programs that took their ticket
-before it and are therefore running: progress does not depend on the order in which a GPU starts blocks. What is
-combined, and in which order, does not depend on who came first, so the bits do not either.
+the words of a launch are cleared before it, in its stream. A program takes the next chunk of its chain when it runs and
+waits only for chunks that were taken before: progress does not depend on the order in which a GPU starts blocks. What
+is combined, and in which order, does not depend on who came first, so the bits do not either.
 """
 
 import triton
@@ -46,20 +46,6 @@ def receive(word, h):
 
 
 @triton.jit
-def ask(pointer, chunk, mask, GROUP: tl.constexpr, CHANNELS: tl.constexpr):
-    """The messages that `chunk` waits for, a tuple of GROUP words, 0 for what is not there yet.
-
-    `pointer` is the message of the first chunk of the chain, messages of the next lie CHANNELS further.
-    """
-    words = ()
-    for k in tl.static_range(GROUP):
-        sender = chunk // GROUP * GROUP - 1 + k
-        awaited = mask & (sender >= 0) & (sender < chunk)
-        words = words + (tl.load(pointer + sender * CHANNELS, mask=awaited, other=NOTHING.value, volatile=True),)
-    return words
-
-
-@triton.jit
 def _all_there(words, GROUP: tl.constexpr):
     there = words[0] != 0
     for k in tl.static_range(1, GROUP):
@@ -68,13 +54,22 @@ def _all_there(words, GROUP: tl.constexpr):
 
 
 @triton.jit
-def wait(words, pointer, chunk, GROUP: tl.constexpr, CHANNELS: tl.constexpr):
-    """The words of `ask`, once all of them are there."""
+def wait(pointer, chunk, mask, h, GROUP: tl.constexpr, CHANNELS: tl.constexpr):
+    """The state that `chunk` starts with: what the messages since the end of the last group make of h.
+
+    `pointer` is the message of the first chunk of the chain, messages of the next lie CHANNELS further.
+    """
+    sender = chunk // GROUP * GROUP - 1
+    pointer += sender * CHANNELS
+    words = ()
+    for k in tl.static_range(GROUP):
+        awaited = mask & (sender + k >= 0) & (sender + k < chunk)
+        words = words + (tl.load(pointer + k * CHANNELS, mask=awaited, other=NOTHING.value, volatile=True),)
     while not _all_there(words, GROUP):
         asked = ()
         for k in tl.static_range(GROUP):
-            sender = chunk // GROUP * GROUP - 1 + k
-            at = pointer + sender * CHANNELS
-            asked = asked + (tl.load(at, mask=words[k] == 0, other=words[k], volatile=True),)
+            asked = asked + (tl.load(pointer + k * CHANNELS, mask=words[k] == 0, other=words[k], volatile=True),)
         words = asked
-    return words
+    for k in tl.static_range(GROUP):
+        h = receive(words[k], h)
+    return h

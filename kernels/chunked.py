@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from kernels.cell import INTERPRETED, LOG2_E, C, sigmoid, softplus
-from kernels.chain import ask, receive, send, wait
+from kernels.chain import receive, send, wait
 from kernels.launch import STEPS, as_words, channels, constant
 from kernels.reduce import sum_rows
 from kernels.tile import apply, load, load_inputs, map_back, positions, resets, run, scan, walk_back, write_run
@@ -21,24 +21,66 @@ CHUNKS = (16, 32, 64)
 DEFAULT = 64
 GROUP = 4
 """Chunks of a group."""
+BLOCK = 1024
+"""Words that a program clears, more than the channels it has; so it also writes as many slopes."""
 REGISTERS = 128
 """A thread may take: sixteen warps are then beside one another on a multiprocessor."""
 WHOLE, MAPS, STATES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 """What a launch does: everything; send the maps of the chunks; receive the states of the groups, and write."""
 
 
-@triton.jit
-def _place(ticket_ptr, chains, D, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, PHASE: tl.constexpr):
-    """What a program holds: a chunk of a chain, which is a row b of the batch and a tile of channels d.
+@triton.jit(do_not_specialize=["size", "D"])
+def _begin_kernel(words_ptr, size, a_param_ptr, slope_ptr, D, BLOCK: tl.constexpr):
+    """Clear tickets and messages, and write -8 softplus(a_param), which every chunk needs."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(words_ptr + at, 0, mask=at < size)
+    slope = -C.value * softplus(tl.load(a_param_ptr + at, mask=at < D, other=0.0))
+    tl.store(slope_ptr + at, slope, mask=at < D)
 
-    Where programs wait, chunks are taken in the order in which the programs start.
-    """
-    ticket = tl.atomic_add(ticket_ptr, 1, sem="relaxed").to(tl.int32) if PHASE == WHOLE else tl.program_id(0)
+
+@triton.jit
+def _place(chains, D, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
+    """What a program holds: a chunk of a chain, which is a row b of the batch and a tile of channels d."""
+    program = tl.program_id(0)
+    chain = program % chains
     tiles = tl.cdiv(WIDTH if WIDTH > 0 else D, CHANNELS)
-    chain = ticket % chains
     # by remainders, from which the compiler knows that offsets are small
     d = (chain % tiles) * CHANNELS + tl.arange(0, CHANNELS)
-    return ticket // chains, chain.to(tl.int64), (chain // tiles).to(tl.int64), d, d >= 0 if WIDTH > 0 else d < D
+    return program // chains, chain.to(tl.int64), (chain // tiles).to(tl.int64), d, d >= 0 if WIDTH > 0 else d < D
+
+
+@triton.jit
+def _take(chunk, tickets_ptr, chain, PHASE: tl.constexpr):
+    """The next chunk of the chain, where programs wait for those of its chunks that were taken before."""
+    if PHASE == WHOLE:
+        chunk = tl.atomic_add(tickets_ptr + chain, 1, sem="relaxed").to(tl.int32)
+    return chunk
+
+
+@triton.jit
+def _load_chunk(
+    x_ptr,
+    gate_x_ptr,
+    gate_a_ptr,
+    segment_pos_ptr,
+    words,
+    chunk,
+    b,
+    row,
+    d,
+    width,
+    T,
+    inside,
+    STEPS: tl.constexpr,
+    LENGTH: tl.constexpr,
+):
+    """The inputs and positions of a chunk of row b of the batch."""
+    t = chunk * LENGTH
+    at = (b * T + t) * width
+    offset = row * (STEPS * width) + d
+    left = T - t - row * STEPS
+    xs, gates_x, gates_a = load_inputs(x_ptr + at, gate_x_ptr + at, gate_a_ptr + at, offset, width, left, inside, STEPS)
+    return xs, gates_x, gates_a, positions(segment_pos_ptr + b * T * words, words, t + tl.arange(0, LENGTH), T)
 
 
 @triton.jit(do_not_specialize=["words", "has_h0", "T", "D", "chains"])
@@ -46,7 +88,6 @@ def _forward_kernel(
     x_ptr,
     gate_x_ptr,
     gate_a_ptr,
-    a_param_ptr,
     segment_pos_ptr,
     words,
     h0_ptr,
@@ -54,7 +95,8 @@ def _forward_kernel(
     y_ptr,
     h_last_ptr,
     states_ptr,
-    ticket_ptr,
+    slope_ptr,
+    tickets_ptr,
     messages_ptr,
     T,
     D,
@@ -69,54 +111,53 @@ def _forward_kernel(
 ):
     LENGTH: tl.constexpr = ROWS * STEPS
     width = WIDTH if WIDTH > 0 else D
-    chunk, chain, b, d, inside = _place(ticket_ptr, chains, D, WIDTH, CHANNELS, PHASE)
+    guess, chain, b, d, inside = _place(chains, D, WIDTH, CHANNELS)
     row = tl.arange(0, ROWS)[:, None]
     d = d[None, :]
     inside = inside[None, :] & (row >= 0)
-    if WIDTH == 0:
-        d = tl.multiple_of(d, (1, 1))  # rows are unaligned: else loads disagree on a layout
+    # blocks start in order, nearly: the guess is loaded while the ticket is under way
+    xs, gates_x, gates_a, position = _load_chunk(
+        x_ptr, gate_x_ptr, gate_a_ptr, segment_pos_ptr, words, guess, b, row, d, width, T, inside, STEPS, LENGTH
+    )
+    chunk = _take(guess, tickets_ptr, chain, PHASE)
+    if chunk != guess:
+        xs, gates_x, gates_a, position = _load_chunk(
+            x_ptr, gate_x_ptr, gate_a_ptr, segment_pos_ptr, words, chunk, b, row, d, width, T, inside, STEPS, LENGTH
+        )
     chunks = tl.cdiv(T, LENGTH)
     t = chunk * LENGTH
     left = T - t - row * STEPS
-    at = (b * T + t) * width
-    offset = row * (STEPS * width) + d
-    x_ptr += at
-    gate_x_ptr += at
-    gate_a_ptr += at
-    whole = t + LENGTH <= T
-    xs, gates_x, gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, offset, width, left, inside, STEPS)
-    position = positions(segment_pos_ptr + b * T * words, words, t + tl.arange(0, LENGTH), T)
-    rate = -C.value * LOG2_E.value * softplus(tl.load(a_param_ptr + d + 0 * row, mask=inside, other=0.0))
+    rate = LOG2_E.value * tl.load(slope_ptr + d + 0 * row, mask=inside, other=0.0)
     messages_ptr += chain * chunks * CHANNELS + tl.arange(0, CHANNELS)[None, :] + 0 * row
     all_bits = resets(position, LENGTH)
     bits = ((all_bits >> (row * STEPS)) & ((1 << STEPS) - 1)).to(tl.int32)
-    plain = whole & (all_bits == 0)
+    cut = (bits != 0).to(tl.int32) + tl.zeros(rate.shape, tl.int32)
+    plain = (t + LENGTH <= T) & (all_bits == 0)
     if plain:
         decays, writes = run(xs, gates_x, gates_a, bits, left, rate, STEPS, True)
+        decay, write, cut, past_decay, past_write, past_cut = scan(
+            decays[STEPS - 1], writes[STEPS - 1], cut, row, ROWS, True
+        )
     else:
         decays, writes = run(xs, gates_x, gates_a, bits, left, rate, STEPS, False)
-    if PHASE != MAPS:
-        asked = ask(messages_ptr, chunk, inside, GROUP, CHANNELS)
-        first = inside & (has_h0 > 0) & (chunk < GROUP)
-        h = tl.load(h0_ptr + b * width + d + 0 * row, mask=first, other=0.0)
-    cut = tl.zeros(rate.shape, tl.int32) + (bits != 0)
-    decay, write, cut, past_decay, past_write, past_cut = scan(
-        decays[STEPS - 1], writes[STEPS - 1], cut, row, ROWS, False
-    )
+        decay, write, cut, past_decay, past_write, past_cut = scan(
+            decays[STEPS - 1], writes[STEPS - 1], cut, row, ROWS, False
+        )
     last = inside & (row == ROWS - 1)
     ends_group = chunk % GROUP == GROUP - 1
     if PHASE != STATES:
         send(messages_ptr + chunk * CHANNELS, decay, write, cut, last & ((PHASE == MAPS) | ~ends_group))
     if PHASE != MAPS:
-        asked = wait(asked, messages_ptr, chunk, GROUP, CHANNELS)
-        for k in tl.static_range(GROUP):
-            h = receive(asked[k], h)
+        first = inside & (has_h0 > 0) & (chunk < GROUP)
+        h = tl.load(h0_ptr + b * width + d + 0 * row, mask=first, other=0.0)
+        h = wait(messages_ptr, chunk, inside, h, GROUP, CHANNELS)
         end = apply(decay, write, cut, h, False)
         if PHASE == WHOLE:
             send(messages_ptr + chunk * CHANNELS, decay, end, 1, last & ends_group)
         tl.store(h_last_ptr + b * width + d + 0 * row, end, mask=last & (chunk == chunks - 1))
         start = apply(past_decay, past_write, past_cut, h, False)
-        y_ptr += at
+        y_ptr += (b * T + t) * width
+        offset = row * (STEPS * width) + d
         if SAVE > 0:
             states_ptr += (b * tl.cdiv(T, SAVE) + t // SAVE) * width
             states_ptr += row * ((STEPS // SAVE) * width) + d
@@ -142,7 +183,8 @@ def _backward_kernel(
     dgate_a_ptr,
     da_param_ptr,
     dh0_ptr,
-    ticket_ptr,
+    slope_ptr,
+    tickets_ptr,
     messages_ptr,
     T,
     D,
@@ -159,7 +201,8 @@ def _backward_kernel(
     A chunk is walked twice: for its map, then, once the flow after it is known, for its gradients.
     """
     width = WIDTH if WIDTH > 0 else D
-    chunk, chain, b, d, inside = _place(ticket_ptr, chains, D, WIDTH, CHANNELS, PHASE)
+    chunk, chain, b, d, inside = _place(chains, D, WIDTH, CHANNELS)
+    chunk = _take(chunk, tickets_ptr, chain, PHASE)
     chunks = tl.cdiv(T, LENGTH)
     t = (chunks - 1 - chunk) * LENGTH
     left = tl.minimum(T - t, LENGTH)
@@ -168,8 +211,7 @@ def _backward_kernel(
     gate_a_ptr += at
     dy_ptr += at
     segment_pos_ptr += (b * T + t) * words
-    a_param = tl.load(a_param_ptr + d, mask=inside, other=0.0)
-    slope = -C.value * softplus(a_param)
+    slope = tl.load(slope_ptr + d, mask=inside, other=0.0)
     rate = slope * LOG2_E.value
     messages_ptr += chain * chunks * CHANNELS + tl.arange(0, CHANNELS)
     ends_group = chunk % GROUP == GROUP - 1
@@ -180,9 +222,7 @@ def _backward_kernel(
         send(messages_ptr + chunk * CHANNELS, decay, write, cut, inside & ((PHASE == MAPS) | ~ends_group))
     if PHASE != MAPS:
         flow = tl.load(dh_last_ptr + b * width + d, mask=inside & (chunk < GROUP), other=0.0)
-        asked = wait(ask(messages_ptr, chunk, inside, GROUP, CHANNELS), messages_ptr, chunk, GROUP, CHANNELS)
-        for k in tl.static_range(GROUP):
-            flow = receive(asked[k], flow)
+        flow = wait(messages_ptr, chunk, inside, flow, GROUP, CHANNELS)
         if PHASE == WHOLE:
             end = apply(decay, write, cut, flow, False)
             send(messages_ptr + chunk * CHANNELS, decay, end, 1, inside & ends_group)
@@ -209,6 +249,7 @@ def _backward_kernel(
             False,
         )
         # no token but resets: an empty sum, whatever a_param holds
+        a_param = tl.load(a_param_ptr + d, mask=inside, other=0.0)
         da_param = tl.where(da_param == 0.0, 0.0, da_param * (-C.value * sigmoid(a_param)))
         tl.store(da_param_ptr + (b * chunks + chunk) * width + d, da_param, mask=inside)
         tl.store(dh0_ptr + b * width + d, flow, mask=inside & (chunk == chunks - 1))
@@ -241,7 +282,8 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool, chunk_si
     first = (a_param, 0) if h0 is None else (h0, 1)
     _launch(
         _forward_kernel,
-        (x, gate_x, gate_a, a_param, *as_words(segment_pos, a_param), *first, y, h_last, states),
+        (x, gate_x, gate_a, *as_words(segment_pos, a_param), *first, y, h_last, states),
+        a_param,
         first,
         x.shape,
         chunk_size,
@@ -264,6 +306,7 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last, *, ch
     _launch(
         _backward_kernel,
         (x, gate_x, gate_a, a_param, *as_words(segment_pos, a_param), states, dy, dh_last, *outputs),
+        a_param,
         (dh_last, 1),
         x.shape,
         chunk_size,
@@ -275,23 +318,26 @@ def backward(x, gate_x, gate_a, a_param, segment_pos, states, dy, dh_last, *, ch
     return dx, dgate_x, dgate_a, sum_rows(da_param), dh0
 
 
-def _launch(kernel, arguments, first, shape, chunk_size, waiting, **constants):
+def _launch(kernel, arguments, a_param, first, shape, chunk_size, waiting, **constants):
     """One launch in which programs wait for one another, or three in which none does."""
     batch, steps, width = shape
     chains, chunks = batch * triton.cdiv(width, channels(width)), triton.cdiv(steps, chunk_size)
-    number = chains * chunks * channels(width)
-    messages, ticket = torch.zeros(number + 1, dtype=torch.int64, device=arguments[0].device).split((number, 1))
+    words = torch.empty(chains * (1 + chunks * channels(width)), dtype=torch.int64, device=a_param.device)
+    slope = torch.empty_like(a_param)
+    _begin_kernel[(triton.cdiv(len(words), BLOCK),)](words, len(words), a_param, slope, width, BLOCK=BLOCK)
+    messages, tickets = words.split((len(words) - chains, chains))
 
     def launch(phase):
         kernel[(chains * chunks,)](
             *arguments,
-            ticket,
+            slope,
+            tickets,
             messages,
             steps,
             width,
             chains,
             WIDTH=constant(width),
-            maxnreg=REGISTERS if constant(width) and messages.is_cuda else None,
+            maxnreg=REGISTERS if constant(width) and words.is_cuda else None,
             CHANNELS=channels(width),
             PHASE=phase.value,
             GROUP=GROUP,

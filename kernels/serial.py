@@ -14,14 +14,12 @@ import triton
 import triton.language as tl
 
 from kernels.cell import INTERPRETED, LOG2_E, C, sigmoid, softplus
-from kernels.launch import STEPS, as_words, chains_a_multiprocessor, channels, constant
+from kernels.launch import STEPS, as_words, channels, constant
 from kernels.reduce import sum_rows
 from kernels.tile import apply, last_row, load_inputs, positions, resets, run, scan, walk_back, write_run
 
 ROWS = 2 if INTERPRETED.value else 4
 """Runs of `STEPS` of a forward tile, a warp each."""
-FEW = 1
-"""Chains a multiprocessor below which a forward program takes half the channels: twice the warps hide more waiting."""
 BACKWARD_REGISTERS = 168
 """A thread of the backward may take: six programs of two warps are then beside one another on a multiprocessor."""
 SPLIT = ROWS * STEPS
@@ -53,8 +51,6 @@ def _forward_kernel(
     tiles = tl.cdiv(width, CHANNELS)
     b = (tl.program_id(0) // tiles).to(tl.int64)
     d = (tl.program_id(0) % tiles) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    if WIDTH == 0:
-        d = tl.multiple_of(d, (1, 1))  # rows are unaligned: else loads disagree on a layout
     row = tl.arange(0, ROWS)[:, None]
     inside = (d >= 0 if WIDTH > 0 else d < width) & (row >= 0)
     rate = -C.value * LOG2_E.value * softplus(tl.load(a_param_ptr + d + 0 * row, mask=inside, other=0.0))
@@ -189,8 +185,6 @@ def _backward_kernel(
     tiles = tl.cdiv(width, CHANNELS)
     b = (tl.program_id(0) // tiles).to(tl.int64)
     d = (tl.program_id(0) % tiles) * CHANNELS + tl.arange(0, CHANNELS)
-    if WIDTH == 0:
-        d = tl.multiple_of(d, 1)
     inside = d >= 0 if (WIDTH > 0 and WIDTH % CHANNELS == 0) else d < width
     runs = tl.cdiv(T, STEPS)
     at = b * T * width
@@ -230,9 +224,7 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):
     y = torch.empty_like(x)
     h_last = x.new_empty((batch, width), dtype=torch.float32)
     states = x.new_empty((batch, triton.cdiv(steps, STEPS) if save else 0, width), dtype=torch.float32)
-    few = constant(width) and chains_a_multiprocessor(batch, width, x.device) < FEW
-    tile = channels(width) // 2 if few else channels(width)
-    _forward_kernel[(batch * triton.cdiv(width, tile),)](
+    _forward_kernel[(batch * triton.cdiv(width, channels(width)),)](
         x,
         gate_x,
         gate_a,
@@ -249,7 +241,7 @@ def forward(x, gate_x, gate_a, a_param, segment_pos, h0, *, save: bool):
         SAVE=STEPS if save else 0,
         STEPS=STEPS,
         ROWS=ROWS,
-        CHANNELS=tile,
+        CHANNELS=channels(width),
         num_warps=ROWS,
     )
     return y, h_last, states

@@ -9,7 +9,7 @@ that the past is selected away and not multiplied by zero.
 import triton
 import triton.language as tl
 
-from kernels.cell import INTERPRETED, MIN_MULTIPLIER, cell, sigmoid, store
+from kernels.cell import INTERPRETED, cell, multiplier, multiplier_and_slope, sigmoid, store
 
 
 @triton.jit
@@ -50,9 +50,15 @@ def positions(pointer, words, at, T):
 
 @triton.jit
 def resets(position, LENGTH: tl.constexpr):
-    """One bit a step, set at resets; an int64 where LENGTH is 64."""
-    bit = (position == 0).to(tl.int64 if LENGTH > 32 else tl.int32)
-    return tl.sum(bit << tl.arange(0, LENGTH), axis=0)
+    """One bit a step, set at resets; an int64, made of two words, where LENGTH is 64."""
+    at = tl.arange(0, LENGTH)
+    bit = (position == 0).to(tl.int32) << (at % 32)
+    low = tl.sum(tl.where(at < 32, bit, 0), axis=0)
+    if LENGTH <= 32:
+        return low
+    else:
+        high = tl.sum(tl.where(at < 32, 0, bit), axis=0)
+        return (high.to(tl.int64) << 32) | (low.to(tl.int64) & 0xFFFFFFFF)
 
 
 @triton.jit
@@ -129,7 +135,8 @@ def run(xs, gates_x, gates_a, bits, left, rate, STEPS: tl.constexpr, PLAIN: tl.c
     decay = tl.full(rate.shape, 1.0, tl.float32)
     write = tl.zeros(rate.shape, tl.float32)
     for step in tl.static_range(STEPS):
-        i, _, a, m = cell(gates_x[step].to(tl.float32), gates_a[step].to(tl.float32), rate)
+        i, _, a, z = cell(gates_x[step].to(tl.float32), gates_a[step].to(tl.float32), rate)
+        m = multiplier(z)
         gated = i * xs[step].to(tl.float32)
         if step == 0:
             next_decay = a
@@ -191,12 +198,12 @@ def _prepare(h, xs, gates_x, gates_a, bits, rate, slope, STEPS: tl.constexpr, PL
     to_da_param = ()
     to_dgate_a = ()
     for step in tl.static_range(STEPS):
-        i, r, a, m = cell(gates_x[step].to(tl.float32), gates_a[step].to(tl.float32), rate)
+        i, r, a, z = cell(gates_x[step].to(tl.float32), gates_a[step].to(tl.float32), rate)
+        m, slope_of_m = multiplier_and_slope(z)
         x = xs[step].to(tl.float32)
         gated = i * x
-        # the slope of sqrt(1 - a^2) times -2 a^2 is -a^2 / max(m, 1/2000)
-        root = tl.rsqrt(tl.maximum(m, MIN_MULTIPLIER.value))
-        dL = tl.fma(-gated, a * (root * root), h) * r
+        # m moves with log(a) by -a^2 / max(m, 1 / 2000)
+        dL = tl.fma(-gated, a * slope_of_m, h) * r
         dgate_a = dL * tl.fma(-slope, r, slope)
         dx = m * i
         h = tl.fma(a, h, m * gated)

@@ -82,7 +82,7 @@ def test_every_constant_is_measured_and_every_composition_fits(calibration):
     for name in NAMES:
         assert getattr(profile, name) >= calibration.measured[name][0]
         assert math.isfinite(getattr(profile, name))
-    assert len(calibration.fits) == 4
+    assert len(calibration.fits) == 5
     assert all(0 < row.worst.value <= 1 for row in calibration.fits)
 
 

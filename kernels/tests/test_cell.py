@@ -13,8 +13,8 @@ from kernels import cell
 from oracle.formats import FORMATS, LAM, U, round_to, spacing
 
 DEVICE = "cpu" if cell.INTERPRETED else "cuda"
-EXP, DIVIDE, RSQRT, TINY = (2, 1, 2, 2.0**-149) if cell.INTERPRETED else (4, 4, 2.2, LAM)
-"""Roundings of exp2, division and reciprocal root, and what underflow may lose: NumPy's, or the GPU's fast ones."""
+EXP, DIVIDE, ROOT, TINY = (2, 1, 2, 2.0**-149) if cell.INTERPRETED else (4, 4, 2.2, LAM)
+"""Roundings of exp2, a division and a root, and what underflow may lose: NumPy's, or the GPU's fast ones."""
 SIZE = 4096
 
 
@@ -25,13 +25,19 @@ def _softplus_kernel(p_ptr, out_ptr, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _cell_kernel(gate_x_ptr, gate_a_ptr, rate_ptr, i_ptr, r_ptr, a_ptr, m_ptr, SIZE: tl.constexpr):
+def _cell_kernel(
+    gate_x_ptr, gate_a_ptr, rate_ptr, i_ptr, r_ptr, a_ptr, m_ptr, again_ptr, slope_ptr, SIZE: tl.constexpr
+):
     at = tl.arange(0, SIZE)
-    i, r, a, m = cell.cell(tl.load(gate_x_ptr + at), tl.load(gate_a_ptr + at), tl.load(rate_ptr + at))
+    i, r, a, z = cell.cell(tl.load(gate_x_ptr + at), tl.load(gate_a_ptr + at), tl.load(rate_ptr + at))
+    m = cell.multiplier(z)
+    again, slope = cell.multiplier_and_slope(z)
     tl.store(i_ptr + at, i)
     tl.store(r_ptr + at, r)
     tl.store(a_ptr + at, a)
     tl.store(m_ptr + at, m)
+    tl.store(again_ptr + at, again)
+    tl.store(slope_ptr + at, slope)
 
 
 @triton.jit
@@ -110,14 +116,14 @@ def test_softplus_keeps_nan_and_infinity():
 
 
 def test_gates_err_by_a_few_roundings_and_saturate():
-    """The error of the exponential is damped by 1 - sigmoid; one sum, a squared root; at both ends nothing is NaN."""
+    """The error of the exponential is damped by 1 - sigmoid; one sum, a division; at both ends nothing is NaN."""
     x = float32(spread(-20, 7)[:1990], -spread(-20, 7)[:1990], np.inf, -np.inf, 0.0, -0.0, 88.8, -88.8)
     x = x.astype(np.float64)
-    i, r, _, _ = float64(_cell_kernel, x, x, -1.0, outputs=4)
+    i, r, *_ = float64(_cell_kernel, x, x, -1.0, outputs=6)
     with np.errstate(invalid="ignore"):
         magnitude = np.where(np.isinf(x), 0.0, np.abs(x))
     exact = sigmoid(x)
-    error = U * exact * ((2 * magnitude + EXP) * sigmoid(-x) + 1 + 2 * RSQRT + 1) * (1 + 2.0**-10) + LAM
+    error = U * exact * ((2 * magnitude + EXP) * sigmoid(-x) + 1 + DIVIDE) * (1 + 2.0**-10) + LAM
     assert_within(i, exact, error, x)
     assert_within(r, exact, error, x)
 
@@ -125,17 +131,17 @@ def test_gates_err_by_a_few_roundings_and_saturate():
 def test_the_decay_is_the_power_of_two_of_r_times_rate():
     """a errs by the exponential and by the one rounding of r rate."""
     rate = -spread(-20, 7)
-    (_, r, a, _) = float64(_cell_kernel, 0.0, 0.3, rate, outputs=4)
+    _, r, a, *_ = float64(_cell_kernel, 0.0, 0.3, rate, outputs=6)
     log2_a = r * rate
     assert_within(a, 2.0**log2_a, U * 2.0**log2_a * (EXP + 2 * np.log(2) * np.abs(log2_a)) + 2 * TINY, rate)
 
 
-def multipliers(log2_a) -> tuple[np.ndarray, np.ndarray]:
-    """(got, exact) multiplier for exactly these log2(a): a gate_a of 100 makes r = 1."""
+def multipliers(log2_a) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+    """(both ways to the multiplier, its slope, the exact one) for exactly these log2(a): gate_a = 100 makes r = 1."""
     log2_a = np.asarray(log2_a, np.float32).astype(np.float64)
-    _, r, _, m = float64(_cell_kernel, 0.0, 100.0, log2_a, outputs=4)
+    _, r, _, *ms, slope = float64(_cell_kernel, 0.0, 100.0, log2_a, outputs=6)
     assert np.all(r == 1)
-    return m, np.sqrt(-np.expm1(2 * np.log(2) * log2_a))
+    return ms, slope, np.sqrt(-np.expm1(2 * np.log(2) * log2_a))
 
 
 SERIES_ROUNDINGS = 4
@@ -145,9 +151,12 @@ DIFFERENCE_ROUNDINGS = (2 * EXP + 1) * 0.7072 / 0.2928 + 1
 
 
 def assert_multiplier(log2_a, roundings_of_z):
-    got, exact = multipliers(log2_a)
-    error = U * exact * (roundings_of_z / 2 + RSQRT + 1) * (1 + 2.0**-10)
-    assert_within(got, exact, error, np.asarray(log2_a))
+    ms, slope, exact = multipliers(log2_a)
+    roundings = U * (roundings_of_z / 2 + ROOT + 1) * (1 + 2.0**-10)
+    for m in ms:
+        assert_within(m, exact, exact * roundings, np.asarray(log2_a))
+    bounded = 1 / np.maximum(exact, 1 / 2000)
+    assert_within(slope, bounded, bounded * roundings, np.asarray(log2_a))
 
 
 def test_near_a_of_1_the_multiplier_loses_nothing():
@@ -173,20 +182,23 @@ def test_beyond_the_threshold_the_multiplier_is_as_good():
 def test_the_smallest_decays_give_the_smallest_multipliers():
     """z = -2 ln(2) log2(a) down to the smallest normal number, what lies below may vanish; 0 where log2(a) is 0."""
     log2_a = float32(-0.0, -1e-30, -(2.0**-125), -(2.0**-130), -(2.0**-140), -(2.0**-149))
-    got, exact = multipliers(log2_a)
+    ms, slope, exact = multipliers(log2_a)
     z = exact**2
     low, high = (np.sqrt(np.maximum(z * (1 + sign * 4 * U) + sign * LAM, 0)) for sign in (-1, 1))
-    assert np.all((low * (1 - 4 * U) <= got) & (got <= high * (1 + 4 * U)))
-    assert got[0] == 0
-    assert not cell.INTERPRETED or np.all(got[1:] > 0)
+    for m in ms:
+        assert np.all((low * (1 - 4 * U) <= m) & (m <= high * (1 + 4 * U)))
+        assert m[0] == 0
+    assert not cell.INTERPRETED or np.all(ms[0][1:] > 0)
+    assert np.all(slope == 2000)
 
 
 def test_a_nan_in_a_gate_shows_in_all_that_is_made_of_it_and_in_nothing_else():
     """A NaN that a comparison swallows turns into a plausible number."""
-    i, r, a, m = float64(_cell_kernel, [np.nan, 0.0, 0.0], [0.0, np.nan, 0.0], [-1.0, -1.0, np.nan], outputs=4)
-    assert [list(np.isnan(v)) for v in (i, r, a, m)] == [
+    i, r, a, *ms, _ = float64(_cell_kernel, [np.nan, 0.0, 0.0], [0.0, np.nan, 0.0], [-1.0, -1.0, np.nan], outputs=6)
+    assert [list(np.isnan(v)) for v in (i, r, a, *ms)] == [
         [True, False, False],
         [False, True, False],
+        [False, True, True],
         [False, True, True],
         [False, True, True],
     ]
