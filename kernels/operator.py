@@ -9,13 +9,16 @@ from kernels.launch import STEPS, chains_a_multiprocessor
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ALGORITHMS = ("auto", "serial", "chunked", "three-pass")
-SERIAL_FORWARD, SERIAL_BACKWARD = 2, 4
+SERIAL_FORWARD, SERIAL_BACKWARD = 3, 4
 """Chains a multiprocessor (kernels/launch.py) from which "auto" is serial, measured on an H200, bfloat16, % of a copy:
 
 (B, T, D)        chains    forward, serial / chunked    backward, serial / chunked
-1,8192,2560       0.3              20 / 55                       7 / 52
-8,8192,2560       2.4              69 / 67                      50 / 64
-32,2048,2560      9.7              82 / 65                      80 / 63
+1,8192,2560       0.3              17 / 59                       7 / 55
+8,8192,2560       2.4              70 / 73                      51 / 65
+8,8192,4096       3.9              85 / 74                      66 / 67
+16,4096,2560      4.8              72 / 72                      67 / 65
+24,2048,2560      7.3              81 / 70                      81 / 64
+32,2048,2560      9.7              83 / 69                      83 / 64
 """
 ALIGNMENT = 16
 """Bytes: Triton compiles a kernel anew for pointers that are less aligned."""

@@ -40,40 +40,30 @@ _PATCHES = (
     _chunked(
         "group_forgets_the_one_before",
         "A chunk does not ask for the state that the group before its own ended with.",
-        "awaited = mask & (sender >= 0) & (sender < chunk)",
-        "awaited = mask & (sender >= 0) & (sender < chunk) & (sender % GROUP != GROUP - 1)",
+        "awaited = mask & (sender + k >= 0) & (sender + k < chunk)",
+        "awaited = mask & (sender + k >= 0) & (sender + k < chunk) & (k > 0)",
         file="chain.py",
     ),
     _chunked(
         "newest_map_not_awaited",
         "A chunk does not ask for the message of the one before it.",
-        "awaited = mask & (sender >= 0) & (sender < chunk)",
-        "awaited = mask & (sender >= 0) & (sender < chunk - 1)",
+        "awaited = mask & (sender + k >= 0) & (sender + k < chunk)",
+        "awaited = mask & (sender + k >= 0) & (sender + k < chunk - 1)",
         file="chain.py",
     ),
     _chunked(
         "last_map_of_a_group_dropped",
         "The last chunk of a group does not apply the map of the one before it.",
-        "        for k in tl.static_range(GROUP):\n            h = receive(asked[k], h)",
-        "        for k in tl.static_range(GROUP - 1):\n            h = receive(asked[k], h)",
-    ),
-    _chunked(
-        "last_map_of_a_group_dropped_backwards",
-        "The last chunk of a group of the backward does not apply the map of the one before it.",
-        "        for k in tl.static_range(GROUP):\n            flow = receive(asked[k], flow)",
-        "        for k in tl.static_range(GROUP - 1):\n            flow = receive(asked[k], flow)",
+        "    for k in tl.static_range(GROUP):\n        h = receive(words[k], h)",
+        "    for k in tl.static_range(GROUP - 1):\n        h = receive(words[k], h)",
+        file="chain.py",
     ),
     _chunked(
         "maps_in_reverse_order",
         "A chunk applies the messages of its group from the newest to the oldest.",
-        "h = receive(asked[k], h)",
-        "h = receive(asked[GROUP - 1 - k], h)",
-    ),
-    _chunked(
-        "maps_in_reverse_order_backwards",
-        "The backward applies the messages of a group from the newest to the oldest.",
-        "flow = receive(asked[k], flow)",
-        "flow = receive(asked[GROUP - 1 - k], flow)",
+        "h = receive(words[k], h)",
+        "h = receive(words[GROUP - 1 - k], h)",
+        file="chain.py",
     ),
     _chunked(
         "messages_of_rows_shared",
@@ -181,9 +171,12 @@ _PATCHES = (
     _chunked(
         "h0_in_every_group",
         "Every group starts from h0 in place of the state that the one before ended with.",
-        "        for k in tl.static_range(GROUP):\n            h = receive(asked[k], h)",
+        "        first = inside & (has_h0 > 0) & (chunk < GROUP)\n"
+        "        h = tl.load(h0_ptr + b * width + d + 0 * row, mask=first, other=0.0)\n"
+        "        h = wait(messages_ptr, chunk, inside, h, GROUP, CHANNELS)",
         "        h = tl.load(h0_ptr + b * width + d + 0 * row, mask=inside & (has_h0 > 0), other=0.0)\n"
-        "        for k in tl.static_range(1, GROUP):\n            h = receive(asked[k], h)",
+        "        messages_of_group_ptr = messages_ptr + (chunk - chunk % GROUP) * CHANNELS\n"
+        "        h = wait(messages_of_group_ptr, chunk % GROUP, inside, h, GROUP, CHANNELS)",
     ),
     _chunked(
         "dh_last_in_the_first_chunk_only",
@@ -194,24 +187,23 @@ _PATCHES = (
     _chunked(
         "dh_last_in_every_group",
         "Every group of the backward starts from dh_last in place of the flow that the one before ended with.",
-        "        for k in tl.static_range(GROUP):\n            flow = receive(asked[k], flow)",
-        "        flow = tl.load(dh_last_ptr + b * width + d, mask=inside, other=0.0)\n"
-        "        for k in tl.static_range(1, GROUP):\n            flow = receive(asked[k], flow)",
+        "mask=inside & (chunk < GROUP), other=0.0)\n"
+        "        flow = wait(messages_ptr, chunk, inside, flow, GROUP, CHANNELS)",
+        "mask=inside, other=0.0)\n        first = chunk - chunk % GROUP\n"
+        "        flow = wait(messages_ptr + first * CHANNELS, chunk % GROUP, inside, flow, GROUP, CHANNELS)",
     ),
     # ------------------------------------------------------------------------------------- resets of a chunk
     _chunked(
         "reset_at_the_start_of_a_chunk_ignored",
         "The first step of a chunk, but of the first one, is no reset.",
-        "position = positions(segment_pos_ptr + b * T * words, words, t + tl.arange(0, LENGTH), T)",
-        "position = positions(segment_pos_ptr + b * T * words, words, t + tl.arange(0, LENGTH), T)\n"
-        "    position = tl.where((tl.arange(0, LENGTH) > 0) | (chunk == 0), position, 1)",
+        "all_bits = resets(position, LENGTH)",
+        "all_bits = resets(tl.where((tl.arange(0, LENGTH) > 0) | (chunk == 0), position, 1), LENGTH)",
     ),
     _chunked(
         "reset_at_the_end_of_a_chunk_ignored",
         "The last step of a chunk is no reset.",
-        "position = positions(segment_pos_ptr + b * T * words, words, t + tl.arange(0, LENGTH), T)",
-        "position = positions(segment_pos_ptr + b * T * words, words, t + tl.arange(0, LENGTH), T)\n"
-        "    position = tl.where(tl.arange(0, LENGTH) < LENGTH - 1, position, 1)",
+        "all_bits = resets(position, LENGTH)",
+        "all_bits = resets(tl.where(tl.arange(0, LENGTH) < LENGTH - 1, position, 1), LENGTH)",
     ),
     _chunked(
         "resets_of_the_chunk_before",
@@ -234,8 +226,8 @@ _PATCHES = (
     _chunked(
         "resets_of_whole_chunks_ignored",
         "A chunk whose steps all exist is taken for one without resets.",
-        "plain = whole & (all_bits == 0)",
-        "plain = whole",
+        "plain = (t + LENGTH <= T) & (all_bits == 0)",
+        "plain = t + LENGTH <= T",
     ),
     _chunked(
         "reset_not_seen_by_the_next_run",
@@ -260,7 +252,7 @@ _PATCHES = (
         "h_last_of_a_partial_chunk_is_its_start",
         "h_last is the state that the last chunk starts with, where not all of its steps exist.",
         "end, mask=last & (chunk == chunks - 1)",
-        "tl.where(whole, end, h), mask=last & (chunk == chunks - 1)",
+        "tl.where(t + LENGTH <= T, end, h), mask=last & (chunk == chunks - 1)",
     ),
     _chunked(
         "h_last_rounded_as_y_in_chunks",

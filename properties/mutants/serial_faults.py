@@ -282,10 +282,10 @@ _PATCHES = (
     ),
     Patch(
         "slope_bound_too_high",
-        "The slope of the root is bounded at 2000.",
+        "The slope of the root is bounded at twice its bound.",
         "cell.py",
-        "MIN_MULTIPLIER = tl.constexpr(5e-4)",
-        "MIN_MULTIPLIER = tl.constexpr(2.5e-4)",
+        "MAX_SLOPE = tl.constexpr(2000.0)",
+        "MAX_SLOPE = tl.constexpr(4000.0)",
     ),
     Patch(
         "multiplier_cancels",

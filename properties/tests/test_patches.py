@@ -89,6 +89,15 @@ def test_a_patch_is_put_into_the_subject_that_it_names(request):
     assert "DEVIATES" in kill.text
 
 
+def test_a_chunk_that_was_guessed_wrong_is_loaded_again(request):
+    """Blocks start nearly in order, so no run shows it: here every program guesses the chunk after its own."""
+    place = "return program // chains, chain"
+    wrong = Patch("guesses_wrong", "", "chunked.py", place, "return program // chains + 1, chain", subject="chunked")
+    chosen = request.config.stash[DEVICE]
+    for test in (CLAUSE_1, "test_every_gradient_lies_within_its_bound"):
+        assert kill_by(CONTRACT[test], patched(wrong), seed=0, examples=10, device=chosen) is None
+
+
 def test_what_a_gpu_found_is_found_here(request):
     """A NaN of a later step in an earlier one: decay * 0 + 1 as the neutral element."""
     subject = patched(SERIAL["nan_in_the_neutral_element"])
