@@ -95,7 +95,7 @@ def _cell_kernel(
     tl.store(i_ptr + at, i, mask=inside)
     tl.store(r_ptr + at, r, mask=inside)
     tl.store(a_ptr + at, a, mask=inside)
-    tl.store(forward_m_ptr + at, cell.multiplier(z), mask=inside)
+    tl.store(forward_m_ptr + at, tl.sqrt(z), mask=inside)
     tl.store(backward_m_ptr + at, m, mask=inside)
     tl.store(slope_ptr + at, slope, mask=inside)
 

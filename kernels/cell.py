@@ -8,8 +8,12 @@ time.
 import triton
 import triton.language as tl
 
+from kernels import interpreter
+
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """Whether Triton runs its interpreter (TRITON_INTERPRET=1 before Triton is imported)."""
+if INTERPRETED.value:
+    interpreter.prepare_once()
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 C = tl.constexpr(8.0)
@@ -80,14 +84,8 @@ def cell(gate_x, gate_a, rate):
 
 
 @triton.jit
-def multiplier(z):
-    """m = sqrt(z), for who needs no more of z."""
-    return tl.sqrt(z)
-
-
-@triton.jit
 def multiplier_and_slope(z):
-    """m = sqrt(z) and its bounded slope 1 / max(m, 1 / 2000), from one root."""
+    """m = sqrt(z) and its bounded slope 1 / max(m, 1 / 2000), from one root; who needs m alone takes tl.sqrt."""
     root = tl.rsqrt(tl.maximum(z, SMALLEST_NORMAL.value))
     return z * root, tl.minimum(root, MAX_SLOPE.value)
 

@@ -9,7 +9,7 @@ that the past is selected away and not multiplied by zero.
 import triton
 import triton.language as tl
 
-from kernels.cell import INTERPRETED, cell, multiplier, multiplier_and_slope, sigmoid, store
+from kernels.cell import INTERPRETED, cell, multiplier_and_slope, sigmoid, store
 
 
 @triton.jit
@@ -136,7 +136,7 @@ def run(xs, gates_x, gates_a, bits, left, rate, STEPS: tl.constexpr, PLAIN: tl.c
     write = tl.zeros(rate.shape, tl.float32)
     for step in tl.static_range(STEPS):
         i, _, a, z = cell(gates_x[step].to(tl.float32), gates_a[step].to(tl.float32), rate)
-        m = multiplier(z)
+        m = tl.sqrt(z)
         gated = i * xs[step].to(tl.float32)
         if step == 0:
             next_decay = a
