@@ -101,6 +101,7 @@ def draw(runs: list[dict], picture: str):
     ValueError
         Where nothing in `runs` may be drawn.
     """
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     found = points(runs)
@@ -131,7 +132,8 @@ def draw(runs: list[dict], picture: str):
         below.set_xlabel("T (steps)")
     figure.legend(handles=[handles[name] for name in names], loc="outside upper center", ncols=len(COLORS))
     figure.supxlabel(caption(runs), fontsize="small", color="0.3")
-    figure.savefig(picture, dpi=150)
+    with rc_context({"svg.fonttype": "none"}):  # letters, not their outlines
+        figure.savefig(picture, dpi=150)
 
 
 def _length(steps: int) -> str:
