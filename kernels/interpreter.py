@@ -16,16 +16,15 @@ def prepare_once():
     replace = getattr(interpreter, "_patch_lang", None)
     if replace is None or hasattr(replace, "__wrapped__"):
         return
-    done: set[int] = set()
+    done: set[str] = set()
 
     @functools.wraps(replace)
     def replace_once(function):
-        names = id(function.__globals__)
         if tl.core.is_builtin(tl.load):  # a launch begins
             done.clear()
-        elif names in done:
+        elif function.__module__ in done:
             return None
-        done.add(names)
+        done.add(function.__module__)
         return replace(function)
 
     interpreter._patch_lang = replace_once
