@@ -107,7 +107,12 @@ def pytest_configure_node(node):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
-    """As many workers as cores, but no more than keep the GPUs busy."""
+    """As many workers as cores, but no more than keep the GPUs busy; who is done takes from the others.
+
+    Tests take from a millisecond to a minute: dealt out beforehand, one worker waits minutes for another.
+    """
+    if config.option.dist == "no":
+        config.option.dist = "worksteal"
     return device.workers(config.getoption("device") or "cuda")
 
 
