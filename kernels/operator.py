@@ -20,6 +20,8 @@ SERIAL_FORWARD, SERIAL_BACKWARD = 3, 4
 24,2048,2560      7.3              81 / 70                      81 / 64
 32,2048,2560      9.7              83 / 69                      83 / 64
 """
+MOST_STEPS, MOST_CHANNELS = 2**29, 2**24
+"""Beyond them offsets within a row of the batch, which the kernels count in 32 bits, may not fit."""
 ALIGNMENT = 16
 """Bytes: Triton compiles a kernel anew for pointers that are less aligned."""
 
@@ -70,7 +72,8 @@ def rglru(x, gate_x, gate_a, a_param, *, segment_pos=None, h0=None, algorithm="a
         raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
     if algorithm in ("auto", "serial"):
         if chunk_size is not None:
-            raise ValueError(f"chunk_size must be None: algorithm {algorithm!r} has no chunks; got {chunk_size!r}")
+            why = "has no chunks" if algorithm == "serial" else "chooses it (chunked and three-pass let you)"
+            raise ValueError(f"chunk_size must be None: algorithm {algorithm!r} {why}; got {chunk_size!r}")
     elif chunk_size is not None and (type(chunk_size) is not int or chunk_size not in chunked.CHUNKS):
         raise ValueError(f"chunk_size must be one of {', '.join(map(str, chunked.CHUNKS))}; got {chunk_size!r}")
     for name, value in {"x": x, "gate_x": gate_x, "gate_a": gate_a, "a_param": a_param, "h0": h0}.items():
@@ -98,6 +101,8 @@ def _check(x, gate_x, gate_a, a_param, segment_pos, h0):
     if x.ndim != 3:
         raise ValueError(f"x must have shape [B, T, D]; got {list(x.shape)}")
     batch, steps, width = x.shape
+    if steps > MOST_STEPS or width > MOST_CHANNELS:
+        raise ValueError(f"x must have T <= {MOST_STEPS} and D <= {MOST_CHANNELS}; got {list(x.shape)}")
     rules = {
         "x": (x, (batch, steps, width), (x.dtype,)),
         "gate_x": (gate_x, (batch, steps, width), (x.dtype,)),

@@ -324,19 +324,18 @@ def walk_back(
             xs, gates_x, gates_a = load_inputs(x_ptr, gate_x_ptr, gate_a_ptr, d, width, left, inside, STEPS)
             dys = load(dy_ptr, d, width, left, inside, STEPS)
             h = tl.load(states_ptr + d, mask=inside, other=0.0)
-        # the first run is loaded once more at the end, and not used
-        step_back = tl.where(k + 1 < runs, STEPS, 0).to(tl.int64) * width
-        x_ptr -= step_back
-        gate_x_ptr -= step_back
-        gate_a_ptr -= step_back
-        dy_ptr -= step_back
-        states_ptr -= tl.where(k + 1 < runs, 1, 0).to(tl.int64) * width
+        x_ptr -= STEPS * width
+        gate_x_ptr -= STEPS * width
+        gate_a_ptr -= STEPS * width
+        dy_ptr -= STEPS * width
+        states_ptr -= width
         if AHEAD:
+            more = tl.where(k + 1 < runs, STEPS, 0)  # before the first run there may be no memory
             next_xs, next_gates_x, next_gates_a = load_inputs(
-                x_ptr, gate_x_ptr, gate_a_ptr, d, width, STEPS, inside, STEPS
+                x_ptr, gate_x_ptr, gate_a_ptr, d, width, more, inside, STEPS
             )
-            next_h = tl.load(states_ptr + d, mask=inside, other=0.0)
-            next_dys = load(dy_ptr, d, width, STEPS, inside, STEPS)
+            next_h = tl.load(states_ptr + d, mask=inside & (more > 0), other=0.0)
+            next_dys = load(dy_ptr, d, width, more, inside, STEPS)
         bits = resets(position, STEPS)
         t -= STEPS
         position = positions(segment_pos_ptr, words, t + steps, t + STEPS)
@@ -413,11 +412,11 @@ def map_back(gate_a_ptr, segment_pos_ptr, words, dy_ptr, runs, left, d, width, i
     write = tl.zeros(rate.shape, tl.float32)
     cut = tl.zeros(rate.shape, tl.int32)
     for k in range(0, runs):
-        step_back = tl.where(k + 1 < runs, STEPS, 0).to(tl.int64) * width
-        gate_a_ptr -= step_back
-        dy_ptr -= step_back
-        next_gates_a = load(gate_a_ptr, d, width, STEPS, inside, STEPS)
-        next_dys = load(dy_ptr, d, width, STEPS, inside, STEPS)
+        gate_a_ptr -= STEPS * width
+        dy_ptr -= STEPS * width
+        more = tl.where(k + 1 < runs, STEPS, 0)
+        next_gates_a = load(gate_a_ptr, d, width, more, inside, STEPS)
+        next_dys = load(dy_ptr, d, width, more, inside, STEPS)
         bits = resets(position, STEPS)
         t -= STEPS
         position = positions(segment_pos_ptr, words, t + steps, t + STEPS)

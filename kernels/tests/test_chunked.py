@@ -45,9 +45,11 @@ def assert_right(name: str, given: Case, chunk_size: int = CHUNK):
     assert verdict.holds, str(verdict)
 
 
-@pytest.mark.parametrize("steps", [1, CHUNK - 1, CHUNK, CHUNK + 1, GROUP - 1, GROUP, GROUP + 1, 2 * GROUP + CHUNK + 3])
+@pytest.mark.parametrize(
+    "steps", [1, CHUNK - 1, CHUNK, CHUNK + 1, GROUP - 1, GROUP, GROUP + 1, 2 * GROUP + CHUNK + 3, 3 * GROUP + 1]
+)
 def test_lengths_around_every_border(steps):
-    """A last chunk of one step or short of one, a group of one chunk, states that pass two groups."""
+    """A last chunk of one step or short of one, a group of one chunk, states that pass three groups."""
     assert_right("chunked", case(steps))
 
 
@@ -60,8 +62,10 @@ def test_resets_on_either_side_of_a_border(resets):
 
 
 @pytest.mark.parametrize(("chunk_size", "dtype"), [(32, "bfloat16"), (64, "float32"), (64, "float16")])
-def test_every_chunk_size_is_right(chunk_size, dtype):
-    assert_right("chunked", case(chunk_size + 5, [3], dtype), chunk_size)
+@pytest.mark.parametrize("resets", [[3], [31, 32], [63]])
+def test_every_chunk_size_is_right(chunk_size, dtype, resets):
+    """Resets of 64 steps take two words: the first and the last bit of each."""
+    assert_right("chunked", case(chunk_size + 5, [step for step in resets if step < chunk_size + 5], dtype), chunk_size)
 
 
 @pytest.mark.parametrize(

@@ -169,11 +169,22 @@ def test_an_unknown_algorithm_is_refused_with_the_known_ones(algorithm):
 
 
 @pytest.mark.usefixtures("_nothing_may_be_launched")
-@pytest.mark.parametrize("algorithm", ["auto", "serial"])
-def test_a_chunk_size_is_refused_where_nothing_has_chunks(algorithm):
+@pytest.mark.parametrize(
+    ("algorithm", "why"),
+    [("auto", "'auto' chooses it (chunked and three-pass let you)"), ("serial", "'serial' has no chunks")],
+)
+def test_a_chunk_size_is_refused_where_it_has_no_effect(algorithm, why):
     """An argument that is ignored is one that lies."""
-    text = f"chunk_size must be None: algorithm {algorithm!r} has no chunks; got 8"
+    text = f"chunk_size must be None: algorithm {why}; got 8"
     assert_refused(arguments(), ValueError, text, algorithm=algorithm, chunk_size=8)
+
+
+@pytest.mark.usefixtures("_nothing_may_be_launched")
+@pytest.mark.parametrize("shape", [(1, 2**29 + 1, 1), (1, 1, 2**24 + 1)])
+def test_a_row_whose_offsets_do_not_fit_is_refused(shape):
+    """A number that wraps around reads and writes elsewhere."""
+    text = f"x must have T <= 536870912 and D <= 16777216; got {list(shape)}"
+    assert_refused(arguments() | {"x": torch.zeros(1, device=DEVICE).expand(shape)}, ValueError, text)
 
 
 @pytest.mark.usefixtures("_nothing_may_be_launched")
